@@ -1,0 +1,80 @@
+// Package gateway runs one exchange: resolve the model, admit, schedule,
+// forward and settle. It knows engines, limits and receipts; what the caller's
+// wire looks like is api's business.
+package gateway
+
+import (
+	"time"
+
+	"weir/tenants"
+)
+
+// Operation is which inference API a call uses.
+type Operation string
+
+// The operations that engines serve.
+const (
+	Chat        Operation = "chat"
+	Completions Operation = "completions"
+	Embeddings  Operation = "embeddings"
+)
+
+// Path is the operation's path at an engine.
+func (o Operation) Path() string {
+	switch o {
+	case Completions:
+		return "/v1/completions"
+	case Embeddings:
+		return "/v1/embeddings"
+	default:
+		return "/v1/chat/completions"
+	}
+}
+
+// Call is one inference request as the API understood it. Everything in it was
+// checked; Fields holds no member that this package sets itself.
+type Call struct {
+	ID              string // req_..., ours
+	ClientRequestID string // what the caller calls it; never used as a key
+	Principal       *tenants.Principal
+	Operation       Operation
+	Model           string // as the caller named it: a public name or an alias
+	Fields          []byte // members of the engine's JSON body, without the braces; no model, stream, stream_options, cache_salt, priority
+	Stream          bool
+	IncludeUsage    bool          // the caller asked for the closing usage chunk
+	Tier            tenants.Tier  // asked for; "" is default
+	MaxTokens       int           // bound on the output of one choice; 0 when the caller set none
+	Choices         int           // n; at least 1
+	QueueTTL        time.Duration // from x-weir-queue-ttl; 0 when absent
+	ReceivedAt      time.Time
+}
+
+// Head is what is known when an answer begins. The API turns it into headers.
+type Head struct {
+	Stream    bool          // an event stream, else one JSON document
+	QueueTime time.Duration // spent in the scheduler's queue
+	Band      string
+	Tier      tenants.Tier // served
+	Limit     LimitState
+}
+
+// LimitState is what the caller may still do, for x-ratelimit-* headers.
+// A zero Requests means that no limit applies.
+type LimitState struct {
+	Requests          int // per minute
+	RemainingRequests int
+	ResetRequests     time.Duration // until the full allowance is back
+}
+
+// Sink takes an answer. Its methods are called by one goroutine at a time:
+// Begin once, then Send, then nothing or one Fail. An error from Begin or Send
+// means that the caller has left.
+type Sink interface {
+	// Begin commits to success (status 200).
+	Begin(h Head) error
+	// Send writes whole events, or the JSON document, and flushes. It does not keep p.
+	Send(p []byte) error
+	// Fail tells a caller to whom Begin was already sent that the answer
+	// broke off: an error event on a stream.
+	Fail(err error)
+}

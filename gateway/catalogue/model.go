@@ -1,0 +1,76 @@
+// Package catalogue is what the operator sells and runs: models with their
+// routes, pools with their endpoints, bands, plans and prices. One YAML
+// document describes it, Postgres holds it, and every replica keeps an
+// immutable Snapshot of it.
+package catalogue
+
+import (
+	"time"
+)
+
+// Model is a public name and where its requests go.
+type Model struct {
+	Name         string     `yaml:"name"`
+	Aliases      []string   `yaml:"aliases,omitempty"`
+	EngineModel  string     `yaml:"engine_model,omitempty"` // name at the engine; empty: Name
+	OwnedBy      string     `yaml:"owned_by,omitempty"`
+	Created      int64      `yaml:"created,omitempty"` // Unix seconds, shown by /v1/models
+	Operations   []string   `yaml:"operations"`        // chat, completions, embeddings
+	Context      int        `yaml:"context_length,omitempty"`
+	MaxOutput    int        `yaml:"max_output_tokens,omitempty"`
+	Routes       []Route    `yaml:"routes"`
+	Timeouts     Timeouts   `yaml:"timeouts,omitempty"`
+	TemplateKeys []string   `yaml:"chat_template_kwargs,omitempty"` // keys of chat_template_kwargs that callers may set
+	ShutdownDate *time.Time `yaml:"shutdown_date,omitempty"`
+}
+
+// Route is one way to serve a model.
+type Route struct {
+	Pool   string `yaml:"pool"`
+	Weight int    `yaml:"weight,omitempty"` // share of new chains; 0 counts as 1
+}
+
+// Timeouts bound one exchange. Zero takes the default.
+type Timeouts struct {
+	Connect   time.Duration `yaml:"connect,omitempty"`    // 5s
+	FirstByte time.Duration `yaml:"first_byte,omitempty"` // 120s
+	Idle      time.Duration `yaml:"idle,omitempty"`       // 60s between two chunks
+	Total     time.Duration `yaml:"total,omitempty"`      // 30m
+}
+
+// Pool is a set of model servers that share a queue.
+type Pool struct {
+	Name      string     `yaml:"name"`
+	Region    string     `yaml:"region,omitempty"`
+	Isolation string     `yaml:"isolation,omitempty"` // verified, single-tenant; empty: unverified
+	Scheduler Scheduling `yaml:"scheduler,omitempty"`
+	Endpoints []Endpoint `yaml:"endpoints"`
+}
+
+// Scheduling bounds a pool's queues. Zero takes the default.
+type Scheduling struct {
+	MaxConcurrency int           `yaml:"max_concurrency,omitempty"` // per endpoint that names none; 64
+	MaxQueued      int           `yaml:"max_queued,omitempty"`      // of the pool; 10000
+	MaxBandQueued  int           `yaml:"max_band_queued,omitempty"` // 5000
+	MaxFlowQueued  int           `yaml:"max_flow_queued,omitempty"` // 1000
+	QueueTTL       time.Duration `yaml:"queue_ttl,omitempty"`       // 60s
+}
+
+// Endpoint is one model server.
+type Endpoint struct {
+	ID             string `yaml:"id,omitempty"`     // unique in its pool; empty: host:port of the URL
+	URL            string `yaml:"url"`              // base, without /v1
+	Engine         string `yaml:"engine,omitempty"` // vllm (default), sglang, llamacpp, sim
+	Accelerator    string `yaml:"accelerator,omitempty"`
+	Role           string `yaml:"role,omitempty"`
+	Revision       string `yaml:"revision,omitempty"`
+	MaxConcurrency int    `yaml:"max_concurrency,omitempty"`
+	APIKeyEnv      string `yaml:"api_key_env,omitempty"` // name of the environment variable with the engine's key
+	CAFile         string `yaml:"ca_file,omitempty"`
+}
+
+// Band is a priority level.
+type Band struct {
+	Name     string `yaml:"name"`
+	Priority int    `yaml:"priority"`
+}

@@ -1,0 +1,86 @@
+// Package tenants rules who may call: tenants, projects, plans and keys, and
+// what each key is allowed to do. Its tables are behind row-level security;
+// InTenant is the only way into them for the application's role.
+package tenants
+
+import (
+	"slices"
+	"time"
+)
+
+// Own ids are text: a prefix and 26 base32 characters.
+type (
+	ID        string // ten_...
+	ProjectID string // prj_...
+	KeyID     string // key_...
+)
+
+// Kind is what a key is for. Inference keys can't administer and
+// administration keys can't run inference.
+type Kind string
+
+// The kinds of keys.
+const (
+	ProjectKey Kind = "sk"
+	ServiceKey Kind = "sa"
+	AdminKey   Kind = "adm"
+)
+
+// Tier is a service tier that a request asks for and is served at.
+type Tier string
+
+// The tiers for which a plan may name a band.
+const (
+	TierDefault    Tier = "default"
+	TierFlex       Tier = "flex"
+	TierPriority   Tier = "priority"
+	TierBatch      Tier = "batch"
+	TierBackground Tier = "background"
+)
+
+// Limits bound what may be used at once. Zero means no limit.
+type Limits struct {
+	RequestsPerMinute int `yaml:"requests_per_minute,omitempty" json:"requests_per_minute,omitempty"`
+	TokensPerMinute   int `yaml:"tokens_per_minute,omitempty" json:"tokens_per_minute,omitempty"`
+	Concurrency       int `yaml:"concurrency,omitempty" json:"concurrency,omitempty"`
+}
+
+// Plan is what a tenant bought.
+type Plan struct {
+	Name          string          `yaml:"-" json:"name"`
+	Bands         map[Tier]string `yaml:"bands" json:"bands"`                   // tier -> band name; must have default
+	Weight        int             `yaml:"weight" json:"weight"`                 // share among tenants of one band
+	Fairness      string          `yaml:"fairness" json:"fairness"`             // "tenant" or "project": whose fairness ID a request carries
+	Limits        Limits          `yaml:"limits" json:"limits"`                 // of the whole tenant
+	KeyLimits     Limits          `yaml:"key_limits" json:"key_limits"`         // of each key that has none of its own
+	RetentionDays int             `yaml:"retention_days" json:"retention_days"` // of stored responses; 0 stores nothing
+}
+
+// Principal is who is calling, after authentication. It is an immutable
+// snapshot: everything in it comes from our own records.
+type Principal struct {
+	Tenant     ID
+	Project    ProjectID
+	Key        KeyID
+	Kind       Kind
+	Plan       *Plan
+	FairnessID string   // of the tenant, or of the project where the plan says so
+	Limits     Limits   // of the key
+	Scopes     []string // what the key may do, such as "inference:chat"; empty means all that its kind allows
+	Models     []string // public model names that the key may use; empty means all
+	ExpiresAt  time.Time
+}
+
+// MayUse reports whether the key's allow-list has the model.
+func (p *Principal) MayUse(model string) bool {
+	return len(p.Models) == 0 || slices.Contains(p.Models, model)
+}
+
+// Band returns the band for the tier that was asked for, and the tier that is
+// served: the default one where the plan doesn't sell the other.
+func (p *Principal) Band(asked Tier) (band string, served Tier) {
+	if b, ok := p.Plan.Bands[asked]; ok {
+		return b, asked
+	}
+	return p.Plan.Bands[TierDefault], TierDefault
+}
