@@ -1,0 +1,77 @@
+# Weir. `make` lists the targets.
+
+# go.mod names the newest patched toolchain; a Go of 1.26 or later fetches it.
+export GOTOOLCHAIN := $(shell sed -n 's/^toolchain //p' go.mod)
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+STATICCHECK := 0.8.2
+GOLANGCI    := 2.15.0
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+SOURCES := $(shell find . -name '*.go' -not -path './.*' -not -path '*/node_modules/*' 2>/dev/null) \
+           $(shell find migrations api -name '*.sql' -o -name '*.yaml' 2>/dev/null) go.mod go.sum
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+.PHONY: needs
+needs:
+	@for c in git go node npm; do \
+	  command -v $$c >/dev/null || { echo "weir needs the command '$$c', which is not on this machine (Debian: apt-get install git golang nodejs npm; macOS: brew install git go node)" >&2; exit 1; }; \
+	done
+	@node -e 'process.exit(+process.versions.node.split(".")[0] >= 20 ? 0 : 1)' || { echo "weir needs Node 20 or later; this is $$(node --version)" >&2; exit 1; }
+	@v=$$(go env GOVERSION | sed 's/^go//'); [ "$$(printf '%s\n1.26\n' "$$v" | sort -V | head -n1)" = 1.26 ] || { echo "weir needs Go 1.26 or later; this is $$v" >&2; exit 1; }
+
+.bin/weir: $(SOURCES)
+	@mkdir -p .bin
+	@echo "building weir (the first time takes a few minutes)"
+	@go build -ldflags '-X main.version=$(VERSION)' -o $@ .
+
+.PHONY: build
+build: needs .bin/weir ## build .bin/weir
+
+.PHONY: run
+run: needs .bin/weir ## start everything: Postgres, model servers, gateway (PORT=8080, MODEL=real)
+	@exec .bin/weir dev --port $(or $(PORT),8080) $(if $(filter real,$(MODEL)),--real-model)
+
+.PHONY: test
+test: needs sdk-deps redis staticcheck ## vet, staticcheck and all tests, with the race detector
+	go vet ./...
+	.bin/staticcheck ./...
+	go test -race -shuffle=on -timeout 15m ./...
+
+.PHONY: sdk-deps
+sdk-deps:
+	@cd testdata/sdk/node && { [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --ignore-scripts --no-audit --no-fund --loglevel=error; }
+
+.PHONY: redis
+redis:
+	@command -v redis-server >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing redis-server for the tests"; apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends redis-server >/dev/null; \
+	  else echo "the tests need redis-server (Debian: apt-get install redis-server; macOS: brew install redis)" >&2; exit 1; fi; }
+
+.PHONY: staticcheck
+staticcheck:
+	@[ -x .bin/staticcheck ] && .bin/staticcheck -version | grep -q '$(STATICCHECK)' || { echo "installing staticcheck $(STATICCHECK)"; GOBIN=$(CURDIR)/.bin go install honnef.co/go/tools/cmd/staticcheck@v$(STATICCHECK); }
+
+.PHONY: lint
+lint: needs ## golangci-lint (building it the first time takes about ten minutes), go mod tidy
+	@[ -x .bin/golangci-lint ] && .bin/golangci-lint version | grep -q '$(GOLANGCI)' || { echo "building golangci-lint $(GOLANGCI)"; GOBIN=$(CURDIR)/.bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI); }
+	.bin/golangci-lint run ./...
+	go mod tidy -diff
+
+.PHONY: test-real
+test-real: needs ## the main job with a real language model on the CPU
+	deploy/realmodel/install.sh .cache/realmodel
+	WEIR_TEST_REAL_MODEL=$(CURDIR)/.cache/realmodel go test -count=1 -timeout 15m -run 'TestRealModel' -v .
+
+.PHONY: bench
+bench: build ## measure the gateway beside a bare proxy; writes docs/performance.md
+	go run ./bench -weir .bin/weir -o docs/performance.md $(BENCH)
+
+.PHONY: clean
+clean: ## remove built programs (state stays under .weir)
+	rm -rf .bin

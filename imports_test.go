@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// allowedImports is the structure of the house: which of our packages each may
+// import. Arrows point down only; a missing arrow means that code stands in
+// the wrong room. Tests may use more (see testOnly).
+func allowedImports() map[string][]string {
+	return map[string][]string{
+		"weir": {
+			"api", "gateway", "gateway/admission", "gateway/catalogue", "billing", "tenants",
+			"scheduler", "scheduler/pool", "scheduler/enginesim", "migrations", "migrations/pgserver",
+		},
+		"api":                     {"api/inference", "gateway", "gateway/catalogue", "billing", "tenants", "scheduler"},
+		"api/inference":           {"gateway", "gateway/catalogue", "tenants"},
+		"gateway":                 {"gateway/admission", "gateway/catalogue", "billing", "tenants", "scheduler", "scheduler/pool"},
+		"gateway/admission":       {},
+		"gateway/catalogue":       {"billing", "tenants"},
+		"billing":                 {"tenants"},
+		"tenants":                 {},
+		"scheduler":               {},
+		"scheduler/pool":          {"scheduler"},
+		"scheduler/enginesim":     {},
+		"migrations":              {},
+		"migrations/pgserver":     {},
+		"migrations/pgtest":       {"migrations", "migrations/pgserver"},
+		"scheduler/schedulertest": {"scheduler"},
+		"gateway/admission/admissiontest": {
+			"gateway/admission",
+		},
+		"bench": {"migrations", "migrations/pgserver"},
+	}
+}
+
+// onlyIn names libraries that one room alone may know.
+func onlyIn() map[string][]string {
+	return map[string][]string{
+		"github.com/labstack/echo/v4":     {"api"},
+		"github.com/stripe/stripe-go/v79": {"billing/stripesync"},
+		"github.com/redis/go-redis/v9":    {"weir", "gateway/admission", "gateway/admission/admissiontest"},
+		"github.com/spf13/cobra":          {"weir"},
+		"github.com/pressly/goose/v3":     {"migrations"},
+		"github.com/jackc/pgx/v5":         {"weir", "api", "gateway", "gateway/catalogue", "billing", "tenants", "migrations", "migrations/pgserver", "migrations/pgtest", "bench"},
+	}
+}
+
+type listedPackage struct {
+	ImportPath string
+	Imports    []string
+}
+
+func listPackages(t *testing.T) []listedPackage {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", "./...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []listedPackage
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listedPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		all = append(all, p)
+	}
+}
+
+func TestArrowsPointDown(t *testing.T) {
+	t.Parallel()
+	allowed, libraries := allowedImports(), onlyIn()
+	for _, p := range listPackages(t) {
+		room := strings.TrimPrefix(p.ImportPath, "weir/")
+		may, known := allowed[room]
+		if !known {
+			t.Errorf("%s is not in the table of allowedImports: give it a place in the house", room)
+		}
+		for _, imp := range p.Imports {
+			if ours, ok := strings.CutPrefix(imp, "weir/"); ok && !slices.Contains(may, ours) {
+				t.Errorf("%s imports %s: that arrow is not in the house; move the code, or the type", room, ours)
+			}
+			for library, rooms := range libraries {
+				if (imp == library || strings.HasPrefix(imp, library+"/")) && !slices.Contains(rooms, room) {
+					t.Errorf("%s imports %s, which only %v may know", room, imp, rooms)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// setting is one line of the table below: a key of weir.yaml, also read from
+// the environment as WEIR_ and the name in upper case. A secret is read from
+// the environment alone, or from the file that NAME_FILE names.
+type setting struct {
+	name   string
+	help   string
+	preset string
+	secret bool
+	set    func(c *Config, value string) error
+}
+
+func settings() []setting {
+	return []setting{
+		{name: "listen", help: "public addresses, comma-separated", preset: ":8080", set: list(func(c *Config) *[]string { return &c.Listen })},
+		{name: "tls_cert_file", help: "certificate of the public listener; without one, terminate TLS in front", set: text(func(c *Config) *string { return &c.TLSCert })},
+		{name: "tls_key_file", help: "its private key", set: text(func(c *Config) *string { return &c.TLSKey })},
+		{name: "ops_addr", help: "operators' address: /healthz, /readyz, /metrics, /ops/v1", preset: "127.0.0.1:9090", set: text(func(c *Config) *string { return &c.OpsAddr })},
+		{name: "ops_token", help: "bearer token for /ops/v1; without one it refuses all", secret: true, set: hidden(func(c *Config) *Secret { return &c.OpsToken })},
+		{name: "database_url", help: "Postgres as weir_app", secret: true, set: hidden(func(c *Config) *Secret { return &c.DatabaseURL })},
+		{name: "worker_database_url", help: "Postgres as weir_worker", secret: true, set: hidden(func(c *Config) *Secret { return &c.WorkerURL })},
+		{name: "owner_database_url", help: "Postgres as the owner of the schema; only `weir migrate` and `weir apply` use it", secret: true, set: hidden(func(c *Config) *Secret { return &c.OwnerURL })},
+		{name: "redis_url", help: "Redis for limits that several replicas share", secret: true, set: hidden(func(c *Config) *Secret { return &c.RedisURL })},
+		{name: "state_dir", help: "folder for what must outlive the process (the receipt spool)", preset: ".weir", set: text(func(c *Config) *string { return &c.StateDir })},
+		{name: "keys_pepper", help: "HMAC secret of the stored API keys, at least 32 characters", secret: true, set: hidden(func(c *Config) *Secret { return &c.Pepper })},
+		{name: "keys_pepper_previous", help: "the one before, while a rotation runs", secret: true, set: hidden(func(c *Config) *Secret { return &c.PreviousPepper })},
+		{name: "cache_salt_secret", help: "secret behind the engines' per-tenant cache_salt, at least 32 characters", secret: true, set: hidden(func(c *Config) *Secret { return &c.CacheSalt })},
+		{name: "trusted_proxies", help: "addresses or networks whose X-Forwarded-For is believed", set: func(c *Config, v string) (err error) {
+			c.TrustedProxies, err = parsePrefixes(v)
+			return err
+		}},
+		{name: "http_max_body", help: "cap on a decoded request body", preset: "32MiB", set: func(c *Config, v string) (err error) {
+			c.MaxBody, err = parseBytes(v)
+			return err
+		}},
+		{name: "auth_stale_max", help: "how long known keys are served while Postgres is away", preset: "30s", set: span(func(c *Config) *time.Duration { return &c.AuthStale })},
+		{name: "stream_keepalive", help: "silence after which a stream gets a keep-alive comment", preset: "15s", set: span(func(c *Config) *time.Duration { return &c.KeepAlive })},
+		{name: "drain_timeout", help: "how long running requests may finish at shutdown", preset: "30s", set: span(func(c *Config) *time.Duration { return &c.DrainTimeout })},
+		{name: "replicas", help: "gateway replicas; limits are divided by it while Redis is away", preset: "1", set: func(c *Config, v string) error {
+			n, err := strconv.Atoi(v)
+			if err != nil || n < 1 {
+				return errors.New("must be a whole number from 1 on")
+			}
+			c.Replicas = n
+			return nil
+		}},
+		{name: "log_level", help: "debug, info, warn or error", preset: "info", set: oneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error")},
+		{name: "log_format", help: "text or json", preset: "json", set: oneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},
+	}
+}
+
+func (s setting) env() string { return "WEIR_" + strings.ToUpper(s.name) }
+
+func (s setting) apply(c *Config, value, from string) error {
+	if err := s.set(c, value); err != nil {
+		if s.secret { // the complaint may quote the value
+			return fmt.Errorf("%s: bad %s", from, s.name)
+		}
+		return fmt.Errorf("%s: %s: %w", from, s.name, err)
+	}
+	return nil
+}
+
+// fromEnv returns the value and where it stood; from is empty when it is not set.
+func (s setting) fromEnv(lookup func(string) (string, bool)) (value, from string, err error) {
+	if v, ok := lookup(s.env()); ok && v != "" {
+		return v, s.env(), nil
+	}
+	path, ok := lookup(s.env() + "_FILE")
+	if !s.secret || !ok || path == "" {
+		return "", "", nil
+	}
+	raw, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	if err != nil {
+		var pathErr *fs.PathError
+		if errors.As(err, &pathErr) {
+			err = pathErr.Err
+		}
+		return "", "", fmt.Errorf("%s_FILE: %s: %w", s.env(), path, err)
+	}
+	return strings.TrimSpace(string(raw)), s.env() + "_FILE", nil
+}
+
+// settingsHelp is the list of settings for `weir serve --help`.
+func settingsHelp() string {
+	var b strings.Builder
+	b.WriteString("Settings (key of weir.yaml, also as WEIR_ and its name in upper case):\n")
+	for _, s := range settings() {
+		note := ""
+		switch {
+		case s.secret:
+			note = " [secret: environment or _FILE only]"
+		case s.preset != "":
+			note = " [" + s.preset + "]"
+		}
+		fmt.Fprintf(&b, "  %-22s %s%s\n", s.name, s.help, note)
+	}
+	return b.String()
+}
+
+func text(field func(*Config) *string) func(*Config, string) error {
+	return func(c *Config, v string) error { *field(c) = v; return nil }
+}
+
+func list(field func(*Config) *[]string) func(*Config, string) error {
+	return func(c *Config, v string) error { *field(c) = parseList(v); return nil }
+}
+
+func hidden(field func(*Config) *Secret) func(*Config, string) error {
+	return func(c *Config, v string) error { *field(c) = Secret(v); return nil }
+}
+
+func span(field func(*Config) *time.Duration) func(*Config, string) error {
+	return func(c *Config, v string) error {
+		d, err := time.ParseDuration(v)
+		if err != nil || d <= 0 {
+			return fmt.Errorf("%q is not a duration such as 30s", v)
+		}
+		*field(c) = d
+		return nil
+	}
+}
+
+func oneOf(field func(*Config) *string, allowed ...string) func(*Config, string) error {
+	return func(c *Config, v string) error {
+		for _, a := range allowed {
+			if v == a {
+				*field(c) = v
+				return nil
+			}
+		}
+		return fmt.Errorf("%q is not one of %s", v, strings.Join(allowed, ", "))
+	}
+}
