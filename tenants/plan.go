@@ -1,0 +1,159 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Whose fairness ID a request carries.
+const (
+	FairnessTenant  = "tenant"
+	FairnessProject = "project"
+)
+
+// Validate joins all that is wrong with the plan's own values. Whether its
+// bands exist is the catalogue's question.
+func (p Plan) Validate() error {
+	var errs []error
+	complain := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if !plainText(p.Name, 100) {
+		complain("name: want 1 to 100 printable characters")
+	}
+	if p.Bands[TierDefault] == "" {
+		complain("bands: the %q tier needs a band", TierDefault)
+	}
+	for _, tier := range slices.Sorted(maps.Keys(p.Bands)) {
+		if !tier.known() {
+			complain("bands: there is no tier %q", tier)
+		}
+		if p.Bands[tier] == "" && tier != TierDefault {
+			complain("bands: the %q tier names no band", tier)
+		}
+	}
+	if p.Weight < 1 {
+		complain("weight: %d, want at least 1", p.Weight)
+	}
+	if p.Fairness != FairnessTenant && p.Fairness != FairnessProject {
+		complain("fairness: %q, want %q or %q", p.Fairness, FairnessTenant, FairnessProject)
+	}
+	if err := p.Limits.validate(); err != nil {
+		complain("limits: %w", err)
+	}
+	if err := p.KeyLimits.validate(); err != nil {
+		complain("key_limits: %w", err)
+	}
+	if p.RetentionDays < 0 {
+		complain("retention_days: %d, want 0 or more", p.RetentionDays)
+	}
+	return errors.Join(errs...)
+}
+
+func (t Tier) known() bool {
+	switch t {
+	case TierDefault, TierFlex, TierPriority, TierBatch, TierBackground:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l Limits) validate() error {
+	if l.RequestsPerMinute < 0 || l.TokensPerMinute < 0 || l.Concurrency < 0 {
+		return errors.New("a limit can't be negative (0 is none)")
+	}
+	return nil
+}
+
+// or fills each limit that is not set with the default's.
+func (l Limits) or(defaults Limits) Limits {
+	if l.RequestsPerMinute == 0 {
+		l.RequestsPerMinute = defaults.RequestsPerMinute
+	}
+	if l.TokensPerMinute == 0 {
+		l.TokensPerMinute = defaults.TokensPerMinute
+	}
+	if l.Concurrency == 0 {
+		l.Concurrency = defaults.Concurrency
+	}
+	return l
+}
+
+// Querier reads: a pool, a connection or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// LoadPlans returns all plans by name.
+func LoadPlans(ctx context.Context, q Querier) (map[string]Plan, error) {
+	rows, err := q.Query(ctx, `
+		SELECT name, bands, weight, fairness, limits, key_limits, retention_days
+		  FROM plans`)
+	if err != nil {
+		return nil, fmt.Errorf("load plans: %w", err)
+	}
+	plans := make(map[string]Plan)
+	var p Plan
+	_, err = pgx.ForEachRow(rows,
+		[]any{&p.Name, &p.Bands, &p.Weight, &p.Fairness, &p.Limits, &p.KeyLimits, &p.RetentionDays},
+		func() error {
+			plans[p.Name] = p
+			p = Plan{}
+			return nil
+		})
+	if err != nil {
+		return nil, fmt.Errorf("load plans: %w", err)
+	}
+	return plans, nil
+}
+
+// PutPlans stores the plans under their names in the caller's transaction. It
+// changes those that differ and leaves others alone; replicas learn of a change
+// when the transaction commits.
+func PutPlans(ctx context.Context, tx pgx.Tx, plans map[string]Plan) error {
+	// In the order of names, so that two writers can't lock each other out.
+	for _, name := range slices.Sorted(maps.Keys(plans)) {
+		p := plans[name]
+		p.Name = name
+		if err := p.Validate(); err != nil {
+			return fmt.Errorf("plan %q: %w", name, err)
+		}
+		_, err := tx.Exec(ctx, `
+			INSERT INTO plans (name, bands, weight, fairness, limits, key_limits, retention_days)
+			VALUES ($1, $2, $3, $4, $5, $6, $7)
+			ON CONFLICT (name) DO UPDATE
+			   SET bands = excluded.bands, weight = excluded.weight, fairness = excluded.fairness,
+			       limits = excluded.limits, key_limits = excluded.key_limits, retention_days = excluded.retention_days
+			 WHERE plans.* IS DISTINCT FROM excluded.*`,
+			p.Name, p.Bands, p.Weight, p.Fairness, p.Limits, p.KeyLimits, p.RetentionDays)
+		if err != nil {
+			return fmt.Errorf("store plan %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// RemovePlans removes the named plans in the caller's transaction; a name that
+// is not there is no error. A plan that a tenant still has is a *FieldError,
+// and the transaction is lost.
+func RemovePlans(ctx context.Context, tx pgx.Tx, names []string) error {
+	_, err := tx.Exec(ctx, `DELETE FROM plans WHERE name = ANY ($1)`, names)
+	if violates(err, "tenants_plan_fkey") {
+		return &FieldError{Field: "plans", Reason: "one of them is still the plan of a tenant"}
+	}
+	if err != nil {
+		return fmt.Errorf("remove plans: %w", err)
+	}
+	return nil
+}
+
+// violates reports whether err is the named constraint's.
+func violates(err error, constraint string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.ConstraintName == constraint
+}
