@@ -1,0 +1,297 @@
+// Package admissiontest is the contract of admission.Store in executable form.
+package admissiontest
+
+import (
+	"cmp"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"weir/gateway/admission"
+)
+
+// Fixture is a fresh, empty store and its clock.
+type Fixture struct {
+	Store   admission.Store
+	Advance func(d time.Duration) // moves the store's clock by at least d
+	Slack   time.Duration         // by how much a clock that can't be stopped runs on during a test; 0: not at all
+	SlotTTL time.Duration         // life of a slot that nobody renews
+}
+
+// Test runs the contract. open is called once for each guarantee.
+func Test(t *testing.T, open func(t *testing.T) Fixture) {
+	t.Helper()
+	for _, g := range guarantees() {
+		t.Run(g.name, func(t *testing.T) {
+			t.Parallel()
+			g.check(t, open(t))
+		})
+	}
+}
+
+type guarantee struct {
+	name  string
+	check func(t *testing.T, f Fixture)
+}
+
+func guarantees() []guarantee {
+	return []guarantee{
+		{"of a hundred at once exactly ten get the ten slots", exactSlots},
+		{"of a hundred at once exactly ten get the ten requests of a minute", exactRate},
+		{"a refusal leaves nothing charged at any node", allOrNone},
+		{"a repeated call is charged once", idempotent},
+		{"a repeated call of a request that holds the last slot is admitted", idempotentWhenFull},
+		{"a released slot serves the next request", releaseFrees},
+		{"a second release and one of an unknown request do nothing", releaseTwice},
+		{"a release gives no rate back", releaseKeepsRate},
+		{"the slot of a dead holder expires", slotExpires},
+		{"the rate comes back evenly, and retry says when", rateExact},
+		{"the verdict names the node that binds most closely", tightestNode},
+		{"of several refusals the longest is told", longestRefusal},
+		{"nodes without limits are free", unlimited},
+		{"a node's slots and rate are its own", nodesApart},
+		{"tenants never meet", tenantsApart},
+		{"too many nodes are an error", tooManyNodes},
+	}
+}
+
+func exactSlots(t *testing.T, f Fixture) {
+	race(t, f, []admission.Node{{ID: "key_a"}, {ID: "ten_a", Concurrency: 10}}, true)
+}
+
+func exactRate(t *testing.T, f Fixture) {
+	race(t, f, []admission.Node{{ID: "key_a", RequestsPerMinute: 10}, {ID: "ten_a", RequestsPerMinute: 1000}}, false)
+}
+
+func race(t *testing.T, f Fixture, nodes []admission.Node, slots bool) {
+	t.Helper()
+	const callers = 100
+	verdicts := make([]admission.Verdict, callers)
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			v, err := f.Store.Admit(t.Context(), fmt.Sprintf("req_%d", i), nodes)
+			if err != nil {
+				t.Errorf("admit: %v", err)
+			}
+			verdicts[i] = v
+		})
+	}
+	wg.Wait()
+	admitted := 0
+	for _, v := range verdicts {
+		switch {
+		case v.Admitted:
+			admitted++
+		case v.Slots != slots || v.Retry <= 0:
+			t.Errorf("refusal = %+v, want one for slots=%v with a time to retry", v, slots)
+		}
+	}
+	if admitted != 10 {
+		t.Errorf("admitted %d of %d, want exactly 10", admitted, callers)
+	}
+}
+
+func allOrNone(t *testing.T, f Fixture) {
+	key := admission.Node{ID: "key_a", RequestsPerMinute: 2, Concurrency: 2}
+	team := admission.Node{ID: "ten_a", RequestsPerMinute: 1, Concurrency: 1}
+	must(t, f, true, "req_1", team)
+	for i := range 5 {
+		if v := must(t, f, false, fmt.Sprintf("req_refused_%d", i), key, team); v.Node != "ten_a" {
+			t.Errorf("refused by %q, want the tenant", v.Node)
+		}
+	}
+	// A free tenant node keeps the key in its place. Both allowances of the key are whole.
+	free := admission.Node{ID: "ten_a"}
+	must(t, f, true, "req_2", key, free)
+	must(t, f, true, "req_3", key, free)
+	must(t, f, false, "req_4", key, free)
+}
+
+func idempotent(t *testing.T, f Fixture) {
+	node := admission.Node{ID: "ten_a", RequestsPerMinute: 2, Concurrency: 2}
+	for range 3 {
+		if v := must(t, f, true, "req_1", node); v.Left != 1 {
+			t.Errorf("left = %d, want 1 after one request, however often it is repeated", v.Left)
+		}
+	}
+	must(t, f, true, "req_2", node)
+	must(t, f, false, "req_3", node)
+}
+
+func idempotentWhenFull(t *testing.T, f Fixture) {
+	node := admission.Node{ID: "ten_a", RequestsPerMinute: 1, Concurrency: 1}
+	must(t, f, true, "req_1", node)
+	must(t, f, false, "req_2", node)
+	must(t, f, true, "req_1", node)
+}
+
+func releaseFrees(t *testing.T, f Fixture) {
+	node := admission.Node{ID: "ten_a", Concurrency: 1}
+	for i := range 5 {
+		id := fmt.Sprintf("req_%d", i)
+		must(t, f, true, id, node)
+		must(t, f, false, "req_other", node)
+		release(t, f, id, node)
+	}
+}
+
+func releaseTwice(t *testing.T, f Fixture) {
+	node := admission.Node{ID: "ten_a", Concurrency: 2}
+	release(t, f, "req_unknown", node)
+	must(t, f, true, "req_1", node)
+	must(t, f, true, "req_2", node)
+	release(t, f, "req_1", node)
+	release(t, f, "req_1", node)
+	must(t, f, true, "req_3", node)
+	must(t, f, false, "req_4", node)
+}
+
+func releaseKeepsRate(t *testing.T, f Fixture) {
+	node := admission.Node{ID: "ten_a", RequestsPerMinute: 1, Concurrency: 1}
+	must(t, f, true, "req_1", node)
+	release(t, f, "req_1", node)
+	if v := must(t, f, false, "req_2", node); v.Slots {
+		t.Errorf("refused for slots, want for the rate")
+	}
+}
+
+func slotExpires(t *testing.T, f Fixture) {
+	node := admission.Node{ID: "ten_a", Concurrency: 1}
+	must(t, f, true, "req_dead", node)
+	must(t, f, false, "req_1", node)
+	f.Advance(f.SlotTTL)
+	must(t, f, true, "req_2", node)
+	must(t, f, false, "req_3", node)
+}
+
+// rateExact uses 600 a minute: one each 100 ms.
+func rateExact(t *testing.T, f Fixture) {
+	const interval = 100 * time.Millisecond
+	node := admission.Node{ID: "ten_a", RequestsPerMinute: 600}
+	start := time.Now()
+	for i := range 600 {
+		must(t, f, true, fmt.Sprintf("req_%d", i), node)
+	}
+	if f.Slack == 0 {
+		v := must(t, f, false, "req_over", node)
+		want := admission.Verdict{Node: "ten_a", Limit: 600, Reset: time.Minute, Retry: interval}
+		if v != want {
+			t.Errorf("verdict = %+v, want %+v", v, want)
+		}
+		f.Advance(interval - time.Microsecond)
+		if v = must(t, f, false, "req_over", node); v.Retry != time.Microsecond {
+			t.Errorf("retry = %v, want 1µs", v.Retry)
+		}
+		f.Advance(time.Microsecond)
+		must(t, f, true, "req_next", node)
+		must(t, f, false, "req_over", node)
+		f.Advance(time.Minute)
+		if v = must(t, f, true, "req_last", node); v.Left != 599 || v.Reset != interval {
+			t.Errorf("after a minute: %+v, want 599 left and one interval to reset", v)
+		}
+		return
+	}
+	// A clock that runs gives some of the allowance back during the burst:
+	// never more than the time that passed.
+	extra := 0
+	for {
+		v := admit(t, f, fmt.Sprintf("req_extra_%d", extra), node)
+		if !v.Admitted {
+			if v.Retry <= 0 || v.Retry > interval {
+				t.Errorf("retry = %v, want within one interval", v.Retry)
+			}
+			f.Advance(v.Retry)
+			must(t, f, true, "req_after_retry", node)
+			break
+		}
+		extra++
+	}
+	if most := int((time.Since(start)+f.Slack)/interval) + 1; extra > most {
+		t.Errorf("%d above the allowance, want at most %d for the time that passed", extra, most)
+	}
+}
+
+func tightestNode(t *testing.T, f Fixture) {
+	key := admission.Node{ID: "key_a", RequestsPerMinute: 5}
+	team := admission.Node{ID: "ten_a", RequestsPerMinute: 3}
+	v := must(t, f, true, "req_1", key, team)
+	if v.Node != "ten_a" || v.Limit != 3 || v.Left != 2 {
+		t.Errorf("verdict = %+v, want the tenant's 3 with 2 left", v)
+	}
+	if reset := 20 * time.Second; v.Reset > reset || v.Reset < reset-f.Slack {
+		t.Errorf("reset = %v, want %v", v.Reset, reset)
+	}
+}
+
+func longestRefusal(t *testing.T, f Fixture) {
+	key := admission.Node{ID: "key_a", Concurrency: 1}
+	team := admission.Node{ID: "ten_a", RequestsPerMinute: 1}
+	must(t, f, true, "req_1", key, team)
+	v := must(t, f, false, "req_2", key, team)
+	if v.Node != "ten_a" || v.Slots || v.Retry < time.Minute-f.Slack {
+		t.Errorf("verdict = %+v, want the tenant's minute rather than the key's slot", v)
+	}
+}
+
+func unlimited(t *testing.T, f Fixture) {
+	nodes := []admission.Node{{ID: "key_a"}, {ID: "ten_a"}}
+	for i := range 50 {
+		v := must(t, f, true, fmt.Sprintf("req_%d", i), nodes...)
+		if v != (admission.Verdict{Admitted: true}) {
+			t.Errorf("verdict = %+v, want nothing but admission", v)
+		}
+	}
+	must(t, f, true, "req_none")
+	release(t, f, "req_0", nodes...)
+}
+
+func nodesApart(t *testing.T, f Fixture) {
+	team := admission.Node{ID: "ten_a"}
+	must(t, f, true, "req_1", admission.Node{ID: "key_a", RequestsPerMinute: 1, Concurrency: 1}, team)
+	must(t, f, true, "req_2", admission.Node{ID: "key_b", RequestsPerMinute: 1, Concurrency: 1}, team)
+}
+
+func tenantsApart(t *testing.T, f Fixture) {
+	for _, id := range []string{"ten_a", "ten_b"} {
+		tenant := admission.Node{ID: id, RequestsPerMinute: 1, Concurrency: 1}
+		must(t, f, true, "req_"+id, tenant)
+		must(t, f, false, "req_more_"+id, tenant)
+	}
+}
+
+func tooManyNodes(t *testing.T, f Fixture) {
+	nodes := make([]admission.Node, admission.MaxNodes+1)
+	for i := range nodes {
+		nodes[i] = admission.Node{ID: fmt.Sprintf("ten_%d", i), Concurrency: 1}
+	}
+	if v, err := f.Store.Admit(t.Context(), "req_1", nodes); err == nil || v.Admitted {
+		t.Errorf("verdict = %+v, error = %v, want an error", v, err)
+	}
+}
+
+func admit(t *testing.T, f Fixture, id string, nodes ...admission.Node) admission.Verdict {
+	t.Helper()
+	v, err := f.Store.Admit(t.Context(), id, nodes)
+	if err != nil {
+		t.Fatalf("admit %s: %v", id, err)
+	}
+	return v
+}
+
+func must(t *testing.T, f Fixture, admitted bool, id string, nodes ...admission.Node) admission.Verdict {
+	t.Helper()
+	v := admit(t, f, id, nodes...)
+	if v.Admitted != admitted {
+		t.Fatalf("%s: verdict = %+v, want admitted = %v", cmp.Or(id, "request"), v, admitted)
+	}
+	return v
+}
+
+func release(t *testing.T, f Fixture, id string, nodes ...admission.Node) {
+	t.Helper()
+	if err := f.Store.Release(t.Context(), id, nodes); err != nil {
+		t.Fatalf("release %s: %v", id, err)
+	}
+}

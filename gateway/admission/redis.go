@@ -1,0 +1,261 @@
+package admission
+
+import (
+	"context"
+	_ "embed"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed admit.lua
+var admitScript string
+
+//go:embed renew.lua
+var renewScript string
+
+// tolerated is how many calls in a row may fail before Redis counts as lost:
+// one slow answer must not divide everybody's limits.
+const tolerated = 3
+
+// RedisConfig sets a Redis store up. The zero value is the default.
+type RedisConfig struct {
+	Timeout  time.Duration // of one call on a request's way; 50 ms
+	SlotTTL  time.Duration // life of a slot whose replica died; 30 s
+	Renew    time.Duration // between two renewals of the live slots; a third of SlotTTL
+	Probe    time.Duration // between two tries to reach a lost Redis; 1 s
+	Replicas func() int    // live replicas as last known; they divide the limits while Redis is lost. nil: 1
+	Now      func() time.Time
+}
+
+func (c RedisConfig) withDefaults() RedisConfig {
+	set := func(d *time.Duration, to time.Duration) {
+		if *d == 0 {
+			*d = to
+		}
+	}
+	set(&c.Timeout, 50*time.Millisecond)
+	set(&c.SlotTTL, 30*time.Second)
+	set(&c.Renew, c.SlotTTL/3)
+	set(&c.Probe, time.Second)
+	if c.Replicas == nil {
+		c.Replicas = func() int { return 1 }
+	}
+	return c
+}
+
+// Redis is the Store that replicas share. An admission is one script, one
+// round trip. While Redis is away each replica admits its share in process,
+// counting what it holds already, and Healthy is false; when Redis is back the
+// live slots are added again before it decides again.
+//
+// A request whose answer from Redis comes too late may be charged in both
+// places: the fault is on the side of the limit.
+type Redis struct {
+	log    *slog.Logger
+	client redis.UniversalClient
+	cfg    RedisConfig
+	admit  *redis.Script
+	local  *Memory // has all live requests of this replica, whoever admitted them
+
+	failures atomic.Int32 // in a row
+	lost     atomic.Bool
+	fell     chan struct{} // wakes Run when Redis is lost
+
+	mu   sync.Mutex
+	held map[string]group // live requests, renewed until they are released
+	owed map[string]group // released, but Redis could not be told; bounded by maxOwed
+}
+
+// maxOwed bounds the releases that are remembered for a Redis that is away.
+// Those above it end when their slots expire.
+const maxOwed = 1 << 16
+
+// NewRedis returns a store on client, which should come from Client: it needs
+// deadlines on its connections. Run keeps the slots alive.
+func NewRedis(log *slog.Logger, client redis.UniversalClient, cfg RedisConfig) *Redis {
+	return &Redis{
+		log:    log,
+		client: client,
+		cfg:    cfg.withDefaults(),
+		admit:  redis.NewScript(admitScript),
+		local:  NewMemory(MemoryConfig{Now: cfg.Now}),
+		fell:   make(chan struct{}, 1),
+		held:   map[string]group{},
+		owed:   map[string]group{},
+	}
+}
+
+// Healthy reports whether limits are shared through Redis at present.
+func (r *Redis) Healthy() bool { return !r.lost.Load() }
+
+// Admit implements Store. Its errors are the context's, ErrFull and ErrNodes:
+// a Redis that fails is no error.
+func (r *Redis) Admit(ctx context.Context, requestID string, nodes []Node) (Verdict, error) {
+	g, err := groupOf(nodes)
+	if err != nil || len(g.nodes) == 0 {
+		return Verdict{Admitted: err == nil}, err
+	}
+	v, err := r.decide(ctx, requestID, g)
+	if err != nil || !v.Admitted {
+		return v, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held[requestID] = g
+	delete(r.owed, requestID)
+	return v, nil
+}
+
+func (r *Redis) decide(ctx context.Context, requestID string, g group) (Verdict, error) {
+	if !r.lost.Load() {
+		v, err := r.ask(ctx, requestID, g)
+		if err == nil {
+			if v.Admitted {
+				r.local.adopt(requestID, g.nodes)
+			}
+			return v, nil
+		}
+		// The script may have run all the same: its slots are given back.
+		r.owe(requestID, g)
+		if ctx.Err() != nil {
+			return Verdict{}, context.Cause(ctx)
+		}
+	}
+	return r.local.Admit(ctx, requestID, r.shares(g.nodes))
+}
+
+// ask runs the script and notes how Redis does.
+func (r *Redis) ask(ctx context.Context, requestID string, g group) (Verdict, error) {
+	call, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	keys := make([]string, 0, 2*len(g.nodes))
+	args := make([]any, 0, 2+3*len(g.nodes))
+	args = append(args, requestID, r.cfg.SlotTTL.Microseconds())
+	for _, n := range g.nodes {
+		var allowed rate
+		if n.RequestsPerMinute > 0 {
+			allowed = rateOf(n.RequestsPerMinute)
+		}
+		keys = append(keys, g.rateKey(n), g.liveKey(n))
+		args = append(args, allowed.interval, allowed.burst, n.Concurrency)
+	}
+	answer, err := r.admit.Run(call, r.client, keys, args...).Int64Slice()
+	if err != nil {
+		if ctx.Err() == nil {
+			r.failed(err)
+		}
+		return Verdict{}, err
+	}
+	r.failures.Store(0)
+	return verdict(g.nodes, answer), nil
+}
+
+// verdict reads the script's answer.
+func verdict(nodes []Node, answer []int64) Verdict {
+	index, what := answer[0], answer[1]
+	v := Verdict{Admitted: what == 0, Slots: what == 2}
+	if index == 0 {
+		return v
+	}
+	n := nodes[index-1]
+	v.Node = n.ID
+	v.Limit = n.RequestsPerMinute
+	v.Left = int(answer[2])
+	v.Reset, v.Retry = micros(answer[3]), micros(answer[4])
+	return v
+}
+
+// Release implements Store. Its error is ErrNodes: what Redis can't be told now
+// it is told later, or the slot expires.
+func (r *Redis) Release(ctx context.Context, requestID string, nodes []Node) error {
+	g, err := groupOf(nodes)
+	if err != nil || len(g.nodes) == 0 {
+		return err
+	}
+	r.mu.Lock()
+	delete(r.held, requestID)
+	r.mu.Unlock()
+	_ = r.local.Release(ctx, requestID, g.nodes) // never fails
+	if r.lost.Load() {
+		r.owe(requestID, g)
+		return nil
+	}
+	call, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	if err := r.remove(call, map[string]group{requestID: g}); err != nil {
+		r.owe(requestID, g)
+		if ctx.Err() == nil {
+			r.failed(err)
+		}
+	}
+	return nil
+}
+
+func (r *Redis) owe(requestID string, g group) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.owed) < maxOwed {
+		r.owed[requestID] = g
+	}
+}
+
+// failed counts a failure of Redis and gives it up after a few in a row.
+func (r *Redis) failed(err error) {
+	if r.failures.Add(1) < tolerated || r.lost.Swap(true) {
+		return
+	}
+	r.log.Warn("redis is lost: each replica admits its share", slog.Any("error", err))
+	select {
+	case r.fell <- struct{}{}:
+	default:
+	}
+}
+
+// shares divides the limits by the live replicas; each keeps at least one.
+func (r *Redis) shares(nodes []Node) []Node {
+	replicas := max(1, r.cfg.Replicas())
+	if replicas == 1 {
+		return nodes
+	}
+	out := make([]Node, len(nodes))
+	for i, n := range nodes {
+		out[i] = Node{ID: n.ID, RequestsPerMinute: share(n.RequestsPerMinute, replicas), Concurrency: share(n.Concurrency, replicas)}
+	}
+	return out
+}
+
+func share(limit, replicas int) int {
+	if limit == 0 {
+		return 0
+	}
+	return max(1, limit/replicas)
+}
+
+// group is the limited nodes of one call and the hash tag that keeps their keys
+// on one node of a Redis cluster: the id of the tenant, limited or not.
+type group struct {
+	tag   string
+	nodes []Node
+}
+
+func groupOf(nodes []Node) (group, error) {
+	bound, err := limited(nodes)
+	if err != nil || len(bound) == 0 {
+		return group{}, err
+	}
+	g := group{tag: bound[0].ID, nodes: bound}
+	for _, n := range nodes {
+		if strings.HasPrefix(n.ID, "ten_") {
+			g.tag = n.ID
+		}
+	}
+	return g, nil
+}
+
+func (g group) rateKey(n Node) string { return "weir:{" + g.tag + "}:rate:" + n.ID }
+func (g group) liveKey(n Node) string { return "weir:{" + g.tag + "}:live:" + n.ID }

@@ -1,0 +1,124 @@
+package admission
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// renewChunk is how many slots one script call renews: Redis serves nobody
+	// else meanwhile.
+	renewChunk = 500
+	// syncTimeout bounds one renewal, which is on nobody's way.
+	syncTimeout = 2 * time.Second
+)
+
+// Run renews the slots of live requests until ctx ends, and finds the way back
+// to a Redis that was lost. Without it slots expire under their holders.
+func (r *Redis) Run(ctx context.Context) error {
+	for {
+		wait := r.cfg.Renew
+		if r.lost.Load() {
+			wait = r.cfg.Probe
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-r.fell: // the time until the next try is shorter now
+			timer.Stop()
+		case <-timer.C:
+			r.heal(ctx)
+		}
+	}
+}
+
+// heal tells Redis what this replica holds; if Redis was lost and answers
+// again, it becomes the judge again.
+func (r *Redis) heal(ctx context.Context) {
+	if err := r.sync(ctx); err != nil {
+		if ctx.Err() == nil {
+			r.failed(err)
+		}
+		return
+	}
+	r.failures.Store(0)
+	if !r.lost.Swap(false) {
+		return
+	}
+	r.log.Info("redis is back: limits are shared again")
+	// What was admitted here since the first batch was made up.
+	if err := r.sync(ctx); err != nil && ctx.Err() == nil {
+		r.failed(err)
+	}
+}
+
+// sync renews all live slots in one pipelined batch and pays what is owed.
+func (r *Redis) sync(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	r.mu.Lock()
+	held, owed := maps.Clone(r.held), maps.Clone(r.owed)
+	r.mu.Unlock()
+
+	_, err := r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.Ping(ctx) // there may be nothing else to say
+		queueRemovals(ctx, p, owed)
+		queueRenewals(ctx, p, held, r.cfg.SlotTTL)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+
+	// A request that ended while the batch was on its way may have been put
+	// back by it.
+	r.mu.Lock()
+	for id := range owed {
+		delete(r.owed, id)
+	}
+	maps.DeleteFunc(held, func(id string, _ group) bool {
+		_, live := r.held[id]
+		return live
+	})
+	r.mu.Unlock()
+	return r.remove(ctx, held)
+}
+
+// queueRenewals puts requests into their live sets with a fresh expiry.
+func queueRenewals(ctx context.Context, p redis.Pipeliner, requests map[string]group, life time.Duration) {
+	sets := map[string][]any{}
+	for id, g := range requests {
+		for _, n := range g.nodes {
+			key := g.liveKey(n)
+			sets[key] = append(sets[key], id)
+		}
+	}
+	for key, ids := range sets {
+		for chunk := range slices.Chunk(ids, renewChunk) {
+			p.Eval(ctx, renewScript, []string{key}, slices.Concat([]any{life.Microseconds()}, chunk)...)
+		}
+	}
+}
+
+// queueRemovals takes requests out of their live sets.
+func queueRemovals(ctx context.Context, p redis.Pipeliner, requests map[string]group) {
+	for id, g := range requests {
+		for _, n := range g.nodes {
+			p.ZRem(ctx, g.liveKey(n), id)
+		}
+	}
+}
+
+func (r *Redis) remove(ctx context.Context, requests map[string]group) error {
+	_, err := r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		queueRemovals(ctx, p, requests)
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,384 @@
+package admission_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"weir/gateway/admission"
+	"weir/gateway/admission/admissiontest"
+)
+
+func TestRedisOnMiniredisKeepsTheContract(t *testing.T) {
+	t.Parallel()
+	admissiontest.Test(t, func(t *testing.T) admissiontest.Fixture {
+		t.Helper()
+		c, m := newClock(), miniredis.RunT(t)
+		m.SetTime(c.Now())
+		return admissiontest.Fixture{
+			Store: newRedis(t, m.Addr(), admission.RedisConfig{}),
+			Advance: func(d time.Duration) {
+				c.Advance(d)
+				m.SetTime(c.Now())
+				m.FastForward(d)
+			},
+			SlotTTL: 30 * time.Second,
+		}
+	})
+}
+
+func TestRedisServerKeepsTheContract(t *testing.T) {
+	t.Parallel()
+	addr := startRedis(t)
+	var databases atomic.Int32
+	admissiontest.Test(t, func(t *testing.T) admissiontest.Fixture {
+		t.Helper()
+		db := int(databases.Add(1)) - 1 // an empty database for each guarantee
+		const life = 3 * time.Second
+		return admissiontest.Fixture{
+			Store:   newRedis(t, fmt.Sprintf("%s/%d", addr, db), admission.RedisConfig{SlotTTL: life}),
+			Advance: func(d time.Duration) { <-time.After(d) },
+			Slack:   time.Minute,
+			SlotTTL: life,
+		}
+	})
+}
+
+// newRedis is a store whose calls may take long: the machine of a test may be busy.
+func newRedis(t *testing.T, addr string, cfg admission.RedisConfig) *admission.Redis {
+	t.Helper()
+	client, err := admission.Client("redis://" + addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 10 * time.Second
+	}
+	return admission.NewRedis(slog.New(slog.DiscardHandler), client, cfg)
+}
+
+// startRedis starts a private redis-server without persistence and returns its
+// address.
+func startRedis(t *testing.T) string {
+	t.Helper()
+	binary, err := exec.LookPath("redis-server")
+	if err != nil {
+		t.Skip("redis-server is not installed (apt-get install redis-server)")
+	}
+	for range 5 { // another process may take the port between our look and the start
+		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := l.Addr().String()
+		_ = l.Close()
+		if serveRedis(t, binary, addr) {
+			return addr
+		}
+	}
+	t.Fatal("redis-server does not start")
+	return ""
+}
+
+func serveRedis(t *testing.T, binary, addr string) bool {
+	t.Helper()
+	_, port, _ := net.SplitHostPort(addr)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	cmd := exec.CommandContext(ctx, binary, "--port", port, "--bind", "127.0.0.1",
+		"--save", "", "--appendonly", "no", "--databases", "64", "--dir", t.TempDir())
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ready := make(chan bool, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), "Ready to accept connections") {
+				ready <- true
+			}
+		}
+		close(ready)
+		_ = cmd.Wait()
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return <-ready
+}
+
+// run keeps a store's Run going for the length of a test.
+func run(t *testing.T, s *admission.Redis) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	for !ok() {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+func admits(t *testing.T, s admission.Store, id string, nodes ...admission.Node) bool {
+	t.Helper()
+	v, err := s.Admit(t.Context(), id, nodes)
+	if err != nil {
+		t.Fatalf("admit %s: %v", id, err)
+	}
+	return v.Admitted
+}
+
+func quick() admission.RedisConfig {
+	return admission.RedisConfig{Renew: 20 * time.Millisecond, Probe: 20 * time.Millisecond}
+}
+
+func TestRedisReplicasShareLimits(t *testing.T) {
+	t.Parallel()
+	addr := startRedis(t)
+	stores := make([]*admission.Redis, 3)
+	for i := range stores {
+		stores[i] = newRedis(t, addr, admission.RedisConfig{})
+	}
+	nodes := []admission.Node{{ID: "key_a", RequestsPerMinute: 1000}, {ID: "ten_a", Concurrency: 10}}
+	var admitted atomic.Int32
+	var wg sync.WaitGroup
+	for i := range 100 {
+		wg.Go(func() {
+			if v, err := stores[i%3].Admit(t.Context(), fmt.Sprintf("req_%d", i), nodes); err == nil && v.Admitted {
+				admitted.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if admitted.Load() != 10 {
+		t.Errorf("three replicas admitted %d, want 10 together", admitted.Load())
+	}
+}
+
+func TestRedisRenewsLiveSlotsAndLetsReleasedOnesGo(t *testing.T) {
+	t.Parallel()
+	addr := startRedis(t)
+	cfg := quick()
+	cfg.SlotTTL = 400 * time.Millisecond
+	holder, other := newRedis(t, addr, cfg), newRedis(t, addr, cfg)
+	run(t, holder)
+	node := admission.Node{ID: "ten_a", Concurrency: 1}
+	if !admits(t, holder, "req_long", node) {
+		t.Fatal("the first request is refused")
+	}
+	for end := time.Now().Add(3 * cfg.SlotTTL); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+		if admits(t, other, "req_other", node) {
+			t.Fatal("the slot of a living holder was given away")
+		}
+	}
+	if err := holder.Release(t.Context(), "req_long", []admission.Node{node}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the slot is free", func() bool { return admits(t, other, "req_other", node) })
+}
+
+func TestRedisThatLostItsDataLearnsTheLiveSlotsAgain(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	s, other := newRedis(t, m.Addr(), quick()), newRedis(t, m.Addr(), quick())
+	run(t, s)
+	node := admission.Node{ID: "ten_a", Concurrency: 1}
+	if !admits(t, s, "req_1", node) {
+		t.Fatal("refused")
+	}
+	m.FlushAll()
+	eventually(t, "the slot is back", func() bool { return m.Exists("weir:{ten_a}:live:ten_a") })
+	if admits(t, other, "req_2", node) {
+		t.Error("a second request got the only slot")
+	}
+}
+
+func TestRedisLost(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	cfg := quick()
+	cfg.Replicas = func() int { return 2 }
+	s, other := newRedis(t, m.Addr(), cfg), newRedis(t, m.Addr(), cfg)
+	run(t, s)
+	nodes := []admission.Node{{ID: "key_a"}, {ID: "ten_a", Concurrency: 10}}
+	for i := range 3 {
+		if !admits(t, s, fmt.Sprintf("req_before_%d", i), nodes...) {
+			t.Fatal("refused while Redis was there")
+		}
+	}
+
+	m.Close()
+	admitted := 3
+	for i := range 20 {
+		if admits(t, s, fmt.Sprintf("req_lost_%d", i), nodes...) {
+			admitted++
+		}
+	}
+	if admitted != 5 {
+		t.Errorf("%d live while Redis is lost, want half of the ten slots, those from before counted in", admitted)
+	}
+	if s.Healthy() {
+		t.Error("healthy without Redis")
+	}
+	if err := s.Release(t.Context(), "req_before_0", nodes); err != nil {
+		t.Errorf("release while Redis is lost: %v", err)
+	}
+
+	if err := m.Restart(); err != nil { // with the old data: req_before_0 is still in it
+		t.Fatal(err)
+	}
+	eventually(t, "Redis is back", s.Healthy)
+	eventually(t, "the live set is what this replica holds", func() bool {
+		live, _ := m.ZMembers("weir:{ten_a}:live:ten_a")
+		return len(live) == 4
+	})
+	free := 0
+	for i := range 20 {
+		if admits(t, other, fmt.Sprintf("req_other_%d", i), nodes...) {
+			free++
+		}
+	}
+	if free != 6 {
+		t.Errorf("the other replica got %d slots, want the 6 that are free", free)
+	}
+}
+
+func TestRedisThatHangsCostsATimeoutAndThenNothing(t *testing.T) {
+	t.Parallel()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // accepts, never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	s := newRedis(t, l.Addr().String(), admission.RedisConfig{Timeout: 20 * time.Millisecond})
+	node := admission.Node{ID: "ten_a", RequestsPerMinute: 1000, Concurrency: 1000}
+	for i := 0; s.Healthy(); i++ {
+		if i == 10 {
+			t.Fatal("a Redis that hangs still counts as healthy after ten calls")
+		}
+		if !admits(t, s, fmt.Sprintf("req_%d", i), node) {
+			t.Fatal("refused: want the store in process to decide")
+		}
+	}
+	start := time.Now()
+	for i := range 100 {
+		admits(t, s, fmt.Sprintf("req_after_%d", i), node)
+	}
+	if took := time.Since(start); took > 100*20*time.Millisecond/2 {
+		t.Errorf("100 admissions took %v: they wait for the lost Redis", took)
+	}
+}
+
+func TestRedisOneFailureDoesNotDivideTheLimits(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	s := newRedis(t, m.Addr(), admission.RedisConfig{})
+	node := admission.Node{ID: "ten_a", Concurrency: 5}
+	m.SetError("LOADING for a moment")
+	if !admits(t, s, "req_1", node) {
+		t.Error("refused: want the store in process to decide")
+	}
+	m.SetError("")
+	if !s.Healthy() {
+		t.Error("one failure made the store degraded")
+	}
+	if !admits(t, s, "req_2", node) {
+		t.Error("refused")
+	}
+}
+
+func TestRedisCallerThatLeftHoldsNothing(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	s := newRedis(t, m.Addr(), quick())
+	node := admission.Node{ID: "ten_a", Concurrency: 1}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if v, err := s.Admit(ctx, "req_gone", []admission.Node{node}); err == nil {
+		t.Errorf("verdict = %+v, want the context's error", v)
+	}
+	if !s.Healthy() {
+		t.Error("a caller that left made the store degraded")
+	}
+	run(t, s)
+	eventually(t, "the slot is free", func() bool { return admits(t, s, "req_next", node) })
+}
+
+func TestRedisSurvivesALostScriptCache(t *testing.T) {
+	t.Parallel()
+	addr := startRedis(t)
+	s := newRedis(t, addr, admission.RedisConfig{})
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { _ = client.Close() })
+	node := admission.Node{ID: "ten_a", RequestsPerMinute: 5}
+	for i := range 3 {
+		if !admits(t, s, "req_"+strconv.Itoa(i), node) {
+			t.Fatal("refused")
+		}
+		if err := client.ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !s.Healthy() {
+		t.Error("a flushed script cache counts as a failure")
+	}
+}
+
+func TestRedisKeepsNothingOfAnIdleTenant(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	s := newRedis(t, m.Addr(), admission.RedisConfig{})
+	nodes := []admission.Node{{ID: "key_a", RequestsPerMinute: 10, Concurrency: 2}, {ID: "ten_a", RequestsPerMinute: 100}}
+	admits(t, s, "req_1", nodes...)
+	for _, key := range m.Keys() {
+		if !strings.Contains(key, "{ten_a}") {
+			t.Errorf("key %q lacks the tenant's hash tag", key)
+		}
+		if m.TTL(key) <= 0 {
+			t.Errorf("key %q never expires", key)
+		}
+	}
+	m.FastForward(time.Minute)
+	if left := m.Keys(); len(left) > 0 {
+		t.Errorf("after a minute %v are left", left)
+	}
+}
+
+func TestClientErrorsHideThePassword(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"redis://:s3cret@127.0.0.1:bad", "http://:s3cret@127.0.0.1", "redis://:s3cret@[::1"} {
+		if _, err := admission.Client(url); err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("error = %v, want one without the password", err)
+		}
+	}
+}
