@@ -336,3 +336,10 @@ func (m *machine) load() (running, waiting int, used float64) {
 	defer m.mu.Unlock()
 	return len(m.running), len(m.waiting), float64(m.kv.inUse()) / float64(m.kv.capacity)
 }
+
+// counts returns what was counted so far.
+func (m *machine) counts() Stats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stats
+}

@@ -1,6 +1,7 @@
 package enginesim
 
 import (
+	"errors"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -118,7 +119,7 @@ func TestSlotsAreGivenInOrder(t *testing.T) {
 func TestAQueueThatIsFullRefusesAll(t *testing.T) {
 	t.Parallel()
 	m := bench(t, Config{MaxNumSeqs: 1, MaxWaiting: 2, TTFT: time.Hour})
-	if err := m.submit(seq("a", 1, 1), seq("b", 1, 1), seq("c", 1, 1)); err != errQueueFull {
+	if err := m.submit(seq("a", 1, 1), seq("b", 1, 1), seq("c", 1, 1)); !errors.Is(err, errQueueFull) {
 		t.Errorf("err = %v", err)
 	}
 	if running, waiting, _ := m.load(); running+waiting != 0 {
@@ -143,11 +144,11 @@ func TestAbortFreesTheSlotAtOnce(t *testing.T) {
 		if first.made.Load() != 7 || !first.over.Load() {
 			t.Errorf("aborted sequence made %d", first.made.Load())
 		}
-		if s := m.stats; s.GeneratedTokens != 10 || s.Aborted != 1 || s.Finished != 1 {
+		if s := m.counts(); s.GeneratedTokens != 10 || s.Aborted != 1 || s.Finished != 1 {
 			t.Errorf("stats = %+v", s)
 		}
 		m.abort(first, second) // both are over: nothing changes
-		if m.stats.Aborted != 1 {
+		if m.counts().Aborted != 1 {
 			t.Error("an ended sequence was aborted again")
 		}
 	})
@@ -233,8 +234,8 @@ func TestFullMemoryPreemptsTheYoungestAndAllFinish(t *testing.T) {
 		if _, _, used := m.load(); used != 0 || m.kv.private != 0 || len(m.kv.known) > 10 {
 			t.Errorf("memory: used %v, private %d, known %d", used, m.kv.private, len(m.kv.known))
 		}
-		if m.stats.GeneratedTokens != 3*96 {
-			t.Errorf("generated %d", m.stats.GeneratedTokens)
+		if m.counts().GeneratedTokens != 3*96 {
+			t.Errorf("generated %d", m.counts().GeneratedTokens)
 		}
 	})
 }
@@ -248,7 +249,7 @@ func TestCloseEndsEverySequence(t *testing.T) {
 	if !running.over.Load() || !waiting.over.Load() {
 		t.Error("a sequence outlived its engine")
 	}
-	if err := m.submit(seq("c", 1, 1)); err != errStopped {
+	if err := m.submit(seq("c", 1, 1)); !errors.Is(err, errStopped) {
 		t.Errorf("err = %v", err)
 	}
 }

@@ -27,9 +27,7 @@ type Stats struct {
 // Stats returns the counts of this moment.
 func (e *Engine) Stats() Stats {
 	running, waiting, used := e.machine.load()
-	e.machine.mu.Lock()
-	s := e.machine.stats
-	e.machine.mu.Unlock()
+	s := e.machine.counts()
 	s.Requests = e.log.count()
 	s.Running, s.Waiting, s.KVUsage = running, waiting, used
 	return s
