@@ -1,0 +1,133 @@
+// Package pgtest gives each test a database of its own with the whole schema,
+// on a real Postgres. The first test of a process starts a private server;
+// WEIR_TEST_DATABASE_URL, a superuser's URL, names a running one instead.
+package pgtest
+
+import (
+	"context"
+	"crypto/rand"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"weir/migrations"
+)
+
+// maxConns bounds each pool: many tests run at once on one server.
+const maxConns = 4
+
+// dropLimit bounds the clean-up of one test.
+const dropLimit = 30 * time.Second
+
+// DB is a database that belongs to one test: empty, migrated, and reached as
+// each of the three roles. None of them is a superuser, as in production: what
+// works here works there.
+type DB struct {
+	Owner  *pgxpool.Pool // owns the schema; bound by row-level security like the others
+	App    *pgxpool.Pool // weir_app
+	Worker *pgxpool.Pool // weir_worker
+
+	OwnerURL, AppURL, WorkerURL string
+
+	// AdminURL is a superuser's: for arranging what none of the roles may do,
+	// and never for the code under test.
+	AdminURL string
+}
+
+// New returns a fresh database. When the test ends its pools are closed and it
+// is dropped. Every pool opens its connections when they are first used.
+func New(t testing.TB) *DB {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	s, err := start(ctx)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	name := testPrefix + strings.ToLower(rand.Text())
+	if err := s.clone(ctx, name); err != nil {
+		t.Fatalf("pgtest: create database: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(ctx, dropLimit)
+		defer cancel()
+		if err := s.drop(ctx, name); err != nil {
+			t.Errorf("pgtest: drop database: %v", err)
+		}
+	})
+	db := &DB{
+		OwnerURL:  withDatabase(s.logins.Owner, name),
+		AppURL:    withDatabase(s.logins.App, name),
+		WorkerURL: withDatabase(s.logins.Worker, name),
+		AdminURL:  withDatabase(s.adminURL, name),
+	}
+	db.Owner = pool(t, db.OwnerURL)
+	db.App = pool(t, db.AppURL)
+	db.Worker = pool(t, db.WorkerURL)
+	return db
+}
+
+// NewEmpty returns the URLs of a fresh database without a schema: for tests of
+// the migrations themselves. Its pools are nil.
+func NewEmpty(t testing.TB) *DB {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	s, err := start(ctx)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	name := testPrefix + strings.ToLower(rand.Text())
+	logins, err := migrations.Prepare(ctx, s.adminURL, name, s.secret)
+	if err != nil {
+		t.Fatalf("pgtest: create database: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(ctx, dropLimit)
+		defer cancel()
+		if err := s.drop(ctx, name); err != nil {
+			t.Errorf("pgtest: drop database: %v", err)
+		}
+	})
+	return &DB{OwnerURL: logins.Owner, AppURL: logins.App, WorkerURL: logins.Worker, AdminURL: withDatabase(s.adminURL, name)}
+}
+
+func pool(t testing.TB, dsn string) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	config.MaxConns = maxConns
+	p, err := pgxpool.NewWithConfig(context.WithoutCancel(t.Context()), config)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// Admin is a superuser's connection to the test's database, closed with the
+// test.
+func (db *DB) Admin(t testing.TB) *pgx.Conn {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	conn, err := pgx.Connect(ctx, db.AdminURL)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(func() { _ = conn.Close(ctx) })
+	return conn
+}
+
+// withDatabase returns the URL with another database name.
+func withDatabase(dsn, name string) string {
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return dsn // it was parsed before
+	}
+	u.Path = "/" + name
+	return u.String()
+}
