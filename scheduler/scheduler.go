@@ -52,7 +52,7 @@ type Request struct {
 	OutputTokens int // upper bound; 0 when unknown
 
 	QueuedAt time.Time     // when the first attempt began to wait; non-zero puts a retry at the head of its flow
-	TTL      time.Duration // shortens the pool's own time limit in the queue; 0 leaves it
+	TTL      time.Duration // shortens the pool's own time limit in the queue; 0 leaves it, a negative one means not to wait
 	Exclude  []string      // endpoints that this request should avoid, if others can take it
 }
 

@@ -1,0 +1,264 @@
+package scheduler
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Embedded schedules one pool in this process.
+//
+// It is a mutex around plain data structures, not a goroutine that owns them:
+// a decision takes microseconds, and handing it to another goroutine and back
+// would cost two switches for each request, most of which need not wait at
+// all. The invariant that makes the short path right: while anything waits, no
+// endpoint has room. So whoever makes room (a lease that ends, a changed
+// endpoint, a backoff that runs out) calls dispatch before unlocking.
+type Embedded struct {
+	cfg Config
+	now func() time.Time
+
+	mu        sync.Mutex
+	queues    queues
+	fleet     fleet
+	drain     drain
+	populated bool        // whether there is an endpoint to wait for
+	changed   time.Time   // when populated last changed
+	wake      *time.Timer // runs when a backoff ends for which something waits
+	spare     []*waiter   // to be reused: a waiter has a channel and a timer
+	closed    bool
+}
+
+var _ Scheduler = (*Embedded)(nil)
+
+// maxSpare bounds the waiters that are kept for reuse.
+const maxSpare = 1024
+
+// New builds a scheduler without endpoints. Time is read from now (time.Now
+// when nil) and waited for by timers, so that both must go at one pace. Close
+// it when done.
+func New(cfg Config, now func() time.Time) *Embedded {
+	if now == nil {
+		now = time.Now
+	}
+	e := &Embedded{cfg: cfg.withDefaults(), now: now}
+	e.wake = time.AfterFunc(time.Hour, e.tick)
+	e.wake.Stop()
+	return e
+}
+
+// Schedule waits in the request's flow until an endpoint may take it. The
+// error is a *Refusal.
+//
+// A request waits for the pool's TTL while there is an endpoint that is not
+// unhealthy, and for the NoEndpointTTL while there is none; when that changes
+// the wait begins anew, but both limits together are never exceeded. The
+// request's own TTL bounds the whole wait of this attempt; a negative one lets
+// it wait not at all. When ctx ends first the answer is Cancelled, and no
+// endpoint is held.
+func (e *Embedded) Schedule(ctx context.Context, r Request) (Lease, error) {
+	if ctx.Err() != nil {
+		return nil, cancelled(ctx)
+	}
+	l, w, refusal := e.enter(&r)
+	switch {
+	case refusal != nil:
+		return nil, refusal
+	case l != nil:
+		return l, nil
+	default:
+		return e.wait(ctx, w)
+	}
+}
+
+// enter dispatches the request at once, or refuses it, or queues it.
+func (e *Embedded) enter(r *Request) (*lease, *waiter, *Refusal) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, nil, &Refusal{Reason: ShuttingDown, RetryAfter: minRetryAfter}
+	}
+	now := e.now()
+	b := e.queues.band(r.Flow.Band)
+	f := b.flow(r.Flow.FairnessID, r.Weight)
+	if e.queues.queued == 0 {
+		p, again := e.fleet.pick(r.Exclude, now)
+		if p != nil {
+			b.lift(f)
+			return e.grant(p, b, f, r, 0, now), nil, nil
+		}
+		e.wakeAt(again, now)
+	}
+	if reason, full := e.full(b, f); full {
+		return nil, nil, e.refuse(b, f, reason, now)
+	}
+	deadline := e.deadline(r.TTL, now)
+	if !deadline.IsZero() && !now.Before(deadline) {
+		return nil, nil, e.refuse(b, f, e.timeout(), now)
+	}
+	w := e.waiter()
+	w.request, w.entered, w.queuedAt = *r, now, r.QueuedAt
+	if w.queuedAt.IsZero() || w.queuedAt.After(now) {
+		w.queuedAt = now
+	}
+	e.queues.push(b, f, w)
+	w.limit(deadline, now)
+	return nil, w, nil
+}
+
+// full checks the caps from the outside in, so that the reason names the
+// widest queue that has no place.
+func (e *Embedded) full(b *band, f *flow) (Reason, bool) {
+	switch {
+	case e.queues.queued >= e.cfg.MaxQueued:
+		return PoolFull, true
+	case b.queued >= e.cfg.MaxBandQueued:
+		return BandFull, true
+	case f.queued >= e.cfg.MaxFlowQueued:
+		return FlowFull, true
+	default:
+		return "", false
+	}
+}
+
+// wait blocks until the waiter has its answer.
+func (e *Embedded) wait(ctx context.Context, w *waiter) (Lease, error) {
+	for {
+		select {
+		case <-w.done:
+		case <-ctx.Done():
+			e.cancel(w, cancelled(ctx))
+		case <-w.timer.C:
+			if !e.expire(w) {
+				continue // the deadline has moved
+			}
+		}
+		return e.leave(w)
+	}
+}
+
+// cancel takes the waiter out of the queue. If it was dispatched in the same
+// instant, the endpoint that it will not use goes to the next in the queue.
+func (e *Embedded) cancel(w *waiter, refusal *Refusal) {
+	e.mu.Lock()
+	l := w.lease
+	if w.flow != nil {
+		w.band.refused[refusal.Reason]++
+		e.queues.remove(w)
+	}
+	w.lease, w.refusal = nil, refusal
+	e.mu.Unlock()
+	if l != nil {
+		l.End(Outcome{Result: CallerFault}) // costs nothing and says nothing of the endpoint
+	}
+}
+
+// expire refuses the waiter if its time is up.
+func (e *Embedded) expire(w *waiter) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if w.flow == nil {
+		return true // answered in the same instant
+	}
+	now := e.now()
+	if w.deadline.IsZero() || now.Before(w.deadline) {
+		w.limit(w.deadline, now)
+		return false
+	}
+	f := w.flow
+	e.queues.remove(w)
+	w.refusal = e.refuse(w.band, f, e.timeout(), now)
+	return true
+}
+
+// leave returns the waiter's answer and keeps the waiter for reuse.
+func (e *Embedded) leave(w *waiter) (Lease, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l, refusal := w.lease, w.refusal
+	e.recycle(w)
+	if refusal != nil {
+		return nil, refusal
+	}
+	return l, nil
+}
+
+// dispatch sends who waits, in order, while an endpoint has room.
+func (e *Embedded) dispatch(now time.Time) {
+	for w := e.queues.next(); w != nil; w = e.queues.next() {
+		p, again := e.fleet.pick(w.request.Exclude, now)
+		if p == nil {
+			e.wakeAt(again, now)
+			return
+		}
+		b, f := w.band, w.flow
+		e.queues.remove(w)
+		w.lease = e.grant(p, b, f, &w.request, now.Sub(w.entered), now)
+		w.done <- struct{}{}
+	}
+	e.wake.Stop()
+}
+
+// wakeAt sets the timer for an endpoint that will have room by itself.
+func (e *Embedded) wakeAt(again, now time.Time) {
+	if again.IsZero() {
+		e.wake.Stop()
+		return
+	}
+	e.wake.Reset(again.Sub(now))
+}
+
+func (e *Embedded) tick() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.dispatch(e.now())
+	}
+}
+
+// SetEndpoints replaces the pool's endpoints without touching the queue: those
+// that stay keep their leases and health, new ones begin with unknown health,
+// and removed ones finish what runs on them.
+func (e *Embedded) SetEndpoints(endpoints []Endpoint) {
+	e.change(func() { e.fleet.set(endpoints, e.cfg.MaxConcurrency) })
+}
+
+// SetHealth tells what a probe found. An id that the pool lacks is ignored:
+// the endpoint was removed while it was probed.
+func (e *Embedded) SetHealth(id string, h Health) {
+	e.change(func() {
+		if p := e.fleet.byID[id]; p != nil {
+			p.probed(h)
+		}
+	})
+}
+
+// change alters the endpoints, then does what follows from it for the queue.
+func (e *Embedded) change(alter func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.now()
+	alter()
+	if populated := e.fleet.populated(); populated != e.populated {
+		e.populated, e.changed = populated, now
+		e.queues.each(func(w *waiter) { w.limit(e.deadlineOf(w), now) })
+	}
+	if !e.closed {
+		e.dispatch(now)
+	}
+}
+
+// Close refuses all that waits and all that comes. Leases that are live go on
+// and are still to be ended. It may be called again.
+func (e *Embedded) Close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	e.wake.Stop()
+	e.queues.each(func(w *waiter) {
+		e.queues.remove(w)
+		w.band.refused[ShuttingDown]++
+		w.refusal = &Refusal{Reason: ShuttingDown, RetryAfter: minRetryAfter}
+		w.done <- struct{}{}
+	})
+}

@@ -1,0 +1,121 @@
+package scheduler
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// lease is an Embedded scheduler's Lease. It is live while its endpoint's set
+// has it.
+type lease struct {
+	scheduler *Embedded
+	endpoint  *endpoint
+	band      *band
+	flow      *flow
+	request   leased
+
+	charge    charge
+	probation bool // granted while the endpoint had yet to prove itself
+
+	output atomic.Int64 // tokens observed so far
+	proved atomic.Bool
+	ended  atomic.Bool
+}
+
+// leased is what a lease keeps of its request.
+type leased struct {
+	body        []byte
+	inputTokens int
+}
+
+var _ Lease = (*lease)(nil)
+
+// Targets is the one endpoint. The slice is shared between leases.
+func (l *lease) Targets() []Target { return l.endpoint.targets }
+
+// Body is the request's own.
+func (l *lease) Body() []byte { return l.request.body }
+
+// Evicted is nil, which never becomes ready: this scheduler takes nothing back.
+func (l *lease) Evicted() <-chan struct{} { return nil }
+
+// Observe keeps how much was made, for attempts that end without a count, and
+// takes the first token as proof that a doubtful endpoint works: its stream
+// may run for minutes more.
+func (l *lease) Observe(p Progress) {
+	if p.OutputTokens > 0 {
+		l.output.Store(int64(p.OutputTokens))
+	}
+	if l.probation && p.Kind == FirstToken && !l.ended.Load() && l.proved.CompareAndSwap(false, true) {
+		l.scheduler.proved(l)
+	}
+}
+
+// End gives the endpoint back, corrects the flow's account to what was used
+// and lets the next request go.
+func (l *lease) End(o Outcome) {
+	if l.ended.CompareAndSwap(false, true) {
+		l.scheduler.end(l, o)
+	}
+}
+
+// usage is what the attempt cost its flow: nothing where the endpoint failed
+// or refused; else what is known, and the estimate of the prompt where the
+// caller left before it was counted.
+func (l *lease) usage(o Outcome) (input, output int) {
+	switch o.Result {
+	case EndpointFault, CallerFault, Overloaded:
+		return 0, 0
+	default:
+	}
+	input, output = o.InputTokens, max(o.OutputTokens, int(l.output.Load()))
+	if input == 0 && o.CachedTokens == 0 {
+		input = l.request.inputTokens
+	}
+	return input, output
+}
+
+// end is the one place where a lease stops being live.
+func (e *Embedded) end(l *lease, o Outcome) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.now()
+	e.fleet.release(l)
+	l.endpoint.ended(l, o.Result, e.cfg.Breaker, e.cfg.OverloadPause, now)
+	e.settle(l, o)
+	e.dispatch(now)
+}
+
+// settle replaces a lease's charge by what was used.
+func (e *Embedded) settle(l *lease, o Outcome) {
+	input, output := l.usage(o)
+	l.band.correct(l.flow, l.charge, e.cost(input, output))
+	if o.Result == Completed {
+		l.flow.learn(output)
+	}
+}
+
+func (e *Embedded) cost(input, output int) int { return input + e.cfg.OutputCost*output }
+
+func (e *Embedded) proved(l *lease) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l.endpoint.proved(l)
+	e.dispatch(e.now())
+}
+
+// grant gives w's request the endpoint.
+func (e *Embedded) grant(p *endpoint, b *band, f *flow, r *Request, waited time.Duration, now time.Time) *lease {
+	l := &lease{
+		scheduler: e, endpoint: p, band: b, flow: f,
+		request:   leased{body: r.Body, inputTokens: r.InputTokens},
+		probation: p.open() || p.health == Unknown,
+	}
+	l.charge = b.charge(f, e.cost(r.InputTokens, f.expectedOutput(r.OutputTokens)))
+	p.live[l] = struct{}{}
+	p.began(l)
+	b.dispatched++
+	b.waited += waited
+	e.drain.dispatched(now)
+	return l
+}

@@ -1,0 +1,144 @@
+package scheduler
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// State is a snapshot of a scheduler, for operators and metrics. Nothing in it
+// is shared with the scheduler.
+type State struct {
+	Queued           int             `json:"queued"`
+	Live             int             `json:"live"` // leases
+	DispatchedPerSec float64         `json:"dispatched_per_second"`
+	Bands            []BandState     `json:"bands"`     // highest first
+	Endpoints        []EndpointState `json:"endpoints"` // in the pool's order, then removed ones that still run something
+	Closed           bool            `json:"closed"`
+	Populated        bool            `json:"populated"` // some endpoint is worth waiting for
+}
+
+// BandState is one band. Its totals count since the scheduler was built.
+type BandState struct {
+	Priority   int               `json:"priority"`
+	Queued     int               `json:"queued"`
+	Live       int               `json:"live"`
+	Flows      []FlowState       `json:"flows"` // those with something queued or live, by fairness ID
+	Dispatched uint64            `json:"dispatched"`
+	Waited     time.Duration     `json:"waited_ns"` // in sum, by those dispatched
+	Refused    map[Reason]uint64 `json:"refused"`
+}
+
+// FlowState is one flow of a band.
+type FlowState struct {
+	FairnessID string  `json:"fairness_id"`
+	Weight     int     `json:"weight"`
+	Queued     int     `json:"queued"`
+	Live       int     `json:"live"`
+	Served     float64 `json:"served"` // virtual token counter: comparable within the band
+}
+
+// EndpointState is one endpoint.
+type EndpointState struct {
+	ID             string  `json:"id"`
+	URL            string  `json:"url"`
+	MaxConcurrency int     `json:"max_concurrency"`
+	Live           int     `json:"live"`
+	Health         Health  `json:"health"` // by probes
+	Circuit        Circuit `json:"circuit"`
+	Draining       bool    `json:"draining"`
+	Paused         bool    `json:"paused"` // it said that it is full, a moment ago
+}
+
+// Circuit says whether an endpoint's own outcomes keep it out.
+type Circuit int
+
+// The states of a circuit: requests flow; none do until the backoff ends; one
+// request may try the endpoint or is trying it.
+const (
+	CircuitClosed Circuit = iota
+	CircuitOpen
+	CircuitHalfOpen
+)
+
+func (c Circuit) String() string {
+	switch c {
+	case CircuitClosed:
+		return "closed"
+	case CircuitOpen:
+		return "open"
+	case CircuitHalfOpen:
+		return "half_open"
+	default:
+		return fmt.Sprintf("circuit(%d)", int(c))
+	}
+}
+
+// MarshalText makes a Circuit readable in JSON.
+func (c Circuit) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+func (c *condition) circuit(now time.Time) Circuit {
+	switch {
+	case !c.open():
+		return CircuitClosed
+	case c.trial != nil || !now.Before(c.retryAt):
+		return CircuitHalfOpen
+	default:
+		return CircuitOpen
+	}
+}
+
+// State takes a snapshot. It costs time in proportion to what waits and runs,
+// under the scheduler's lock: for scrapes and people, not for every request.
+func (e *Embedded) State() State {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.now()
+	s := State{
+		Queued:           e.queues.queued,
+		DispatchedPerSec: e.drain.perSecond(now),
+		Closed:           e.closed,
+		Populated:        e.populated,
+	}
+	live := map[*flow]int{}
+	for _, p := range slices.Concat(e.fleet.endpoints, e.fleet.leaving) {
+		for l := range p.live {
+			live[l.flow]++
+		}
+		s.Live += len(p.live)
+		s.Endpoints = append(s.Endpoints, p.state(now))
+	}
+	for _, b := range e.queues.bands {
+		s.Bands = append(s.Bands, b.state(live))
+	}
+	return s
+}
+
+func (p *endpoint) state(now time.Time) EndpointState {
+	return EndpointState{
+		ID: p.ID, URL: p.URL, MaxConcurrency: p.MaxConcurrency, Draining: p.Draining,
+		Live: len(p.live), Health: p.health, Circuit: p.circuit(now),
+		Paused: now.Before(p.pausedUntil),
+	}
+}
+
+func (b *band) state(live map[*flow]int) BandState {
+	s := BandState{
+		Priority: b.priority, Queued: b.queued,
+		Dispatched: b.dispatched, Waited: b.waited, Refused: maps.Clone(b.refused),
+	}
+	for _, f := range b.flows {
+		n := live[f]
+		if f.queued == 0 && n == 0 {
+			continue
+		}
+		s.Live += n
+		s.Flows = append(s.Flows, FlowState{
+			FairnessID: f.id, Weight: f.weight, Queued: f.queued, Live: n, Served: f.served,
+		})
+	}
+	slices.SortFunc(s.Flows, func(a, b FlowState) int { return cmp.Compare(a.FairnessID, b.FairnessID) })
+	return s
+}
