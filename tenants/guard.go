@@ -147,15 +147,15 @@ func (gs *guards) cut(id KeyID) {
 }
 
 // watch checks guarded keys when something was announced, and all of them
-// every so often. It returns nil when ctx ends.
-func (k *Keys) watch(ctx context.Context) error {
+// every so often, until ctx ends.
+func (k *Keys) watch(ctx context.Context) {
 	tick := time.NewTicker(k.cfg.Recheck)
 	defer tick.Stop()
 	for {
 		all := false
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-k.guards.wake:
 		case <-tick.C:
 			all = true

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 )
 
@@ -87,13 +86,14 @@ func NewKeys(log *slog.Logger, worker *pgxpool.Pool, peppers Peppers, cfg KeysCo
 }
 
 // Run follows changes, checks guarded keys and writes down when keys were last
-// used, until ctx ends.
+// used, until ctx ends. The pool must live until it returns, always nil.
 func (k *Keys) Run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return k.listen(ctx) })
-	group.Go(func() error { return k.watch(ctx) })
-	group.Go(func() error { return k.flush(ctx) })
-	return group.Wait()
+	var parts sync.WaitGroup
+	parts.Go(func() { k.listen(ctx) })
+	parts.Go(func() { k.watch(ctx) })
+	parts.Go(func() { k.flush(ctx) })
+	parts.Wait()
+	return nil
 }
 
 // Listening reports whether changes are announced to this process now. While

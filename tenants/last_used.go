@@ -28,21 +28,18 @@ func (k *Keys) noteUse(e *entry, now time.Time) {
 }
 
 // flush writes the uses down every so often, and the last ones when ctx ends.
-func (k *Keys) flush(ctx context.Context) error {
+func (k *Keys) flush(ctx context.Context) {
 	tick := time.NewTicker(k.cfg.FlushEvery)
 	defer tick.Stop()
-	for {
+	for last := false; !last; {
 		select {
 		case <-ctx.Done():
-			ctx := context.WithoutCancel(ctx)
-			if err := k.writeUses(ctx); err != nil {
-				k.log.WarnContext(ctx, "last uses of keys are lost", "error", err)
-			}
-			return nil
+			last = true
 		case <-tick.C:
-			if err := k.writeUses(ctx); err != nil && ctx.Err() == nil {
-				k.log.WarnContext(ctx, "last uses of keys are lost", "error", err)
-			}
+		}
+		// A write that has begun is finished, and the last one begins after the end.
+		if err := k.writeUses(context.WithoutCancel(ctx)); err != nil {
+			k.log.WarnContext(ctx, "last uses of keys are lost", "error", err)
 		}
 	}
 }

@@ -8,15 +8,14 @@ import (
 )
 
 // listen follows the announcements of changes over a connection of its own and
-// takes a new one, after a pause, whenever it is lost. It returns nil when ctx
-// ends.
-func (k *Keys) listen(ctx context.Context) error {
+// takes a new one, after a pause, whenever it is lost, until ctx ends.
+func (k *Keys) listen(ctx context.Context) {
 	const shortest, longest = 100 * time.Millisecond, 3 * time.Second
 	pause := shortest
 	for {
 		heard, err := k.follow(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
 		if heard {
 			pause = shortest
@@ -24,7 +23,7 @@ func (k *Keys) listen(ctx context.Context) error {
 		k.log.WarnContext(ctx, "changes of keys are not announced, trying again", "error", err, "pause_ms", pause.Milliseconds())
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-time.After(pause):
 		}
 		pause = min(2*pause, longest)

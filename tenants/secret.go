@@ -109,7 +109,12 @@ func ParseSecret(s string) (Kind, error) {
 }
 
 func encodeCheck(payload string) [checkLen]byte {
-	sum := crc32.ChecksumIEEE([]byte(payload))
+	// As crc32.ChecksumIEEE, which wants a copy of the text in bytes.
+	sum := ^uint32(0)
+	for i := range len(payload) {
+		sum = crc32.IEEETable[byte(sum)^payload[i]] ^ sum>>8
+	}
+	sum = ^sum
 	var check [checkLen]byte
 	for i := checkLen - 1; i >= 0; i-- {
 		check[i] = base62[sum%62]

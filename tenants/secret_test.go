@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"log/slog"
 	"regexp"
 	"strings"
@@ -102,6 +103,21 @@ func TestParseSecretNoticesEverySingleTypingError(t *testing.T) {
 		swapped := "weir_sa_" + body[:i] + string(body[i+1]) + string(body[i]) + body[i+2:]
 		if _, err := ParseSecret(swapped); err == nil {
 			t.Fatalf("characters %d and %d may change places", i, i+1)
+		}
+	}
+}
+
+func TestCheckIsTheCRC32OfEverythingBefore(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		secret := newSecret(AdminKey).Reveal()
+		payload, check := secret[:len(secret)-checkLen], secret[len(secret)-checkLen:]
+		var sum uint64
+		for _, c := range check {
+			sum = sum*62 + uint64(strings.IndexRune(base62, c))
+		}
+		if want := crc32.ChecksumIEEE([]byte(payload)); sum != uint64(want) {
+			t.Fatalf("the check says %d, want %d", sum, want)
 		}
 	}
 }
