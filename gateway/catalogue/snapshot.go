@@ -1,0 +1,77 @@
+package catalogue
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"weir/billing"
+	"weir/tenants"
+)
+
+// Snapshot is the catalogue at one moment. It does not change, and its parts
+// must not be changed.
+type Snapshot struct {
+	Prices *billing.Book
+
+	doc    *Document
+	models []*Model // by name
+	byName map[string]*Model
+	pools  map[string]*Pool
+	bands  map[string]int
+}
+
+func newSnapshot(doc *Document, prices *billing.Book) *Snapshot {
+	s := &Snapshot{
+		Prices: prices, doc: doc,
+		byName: make(map[string]*Model), pools: make(map[string]*Pool), bands: make(map[string]int),
+	}
+	for i := range doc.Models {
+		m := &doc.Models[i]
+		s.models = append(s.models, m)
+		s.byName[m.Name] = m
+		for _, alias := range m.Aliases {
+			s.byName[alias] = m
+		}
+	}
+	slices.SortFunc(s.models, func(a, b *Model) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range doc.Pools {
+		s.pools[doc.Pools[i].Name] = &doc.Pools[i]
+	}
+	for _, b := range doc.Bands {
+		s.bands[b.Name] = b.Priority
+	}
+	return s
+}
+
+// Lookup finds a model by its name or an alias.
+func (s *Snapshot) Lookup(name string) (*Model, bool) {
+	m, ok := s.byName[name]
+	return m, ok
+}
+
+// Models lists all models in the order of their names.
+func (s *Snapshot) Models() []*Model { return s.models }
+
+// Pool finds a pool.
+func (s *Snapshot) Pool(name string) (*Pool, bool) {
+	p, ok := s.pools[name]
+	return p, ok
+}
+
+// Pools lists all pools in the order of their names.
+func (s *Snapshot) Pools() []*Pool {
+	return slices.SortedFunc(maps.Values(s.pools), func(a, b *Pool) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// Band returns a band's priority.
+func (s *Snapshot) Band(name string) (priority int, ok bool) {
+	priority, ok = s.bands[name]
+	return priority, ok
+}
+
+// Plan finds a plan.
+func (s *Snapshot) Plan(name string) (tenants.Plan, bool) {
+	p, ok := s.doc.Plans[name]
+	return p, ok
+}

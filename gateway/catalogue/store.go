@@ -1,0 +1,100 @@
+package catalogue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	pollEvery = 30 * time.Second // where announcements are lost
+	retryWait = time.Second      // between attempts to listen again
+)
+
+// Store keeps the newest snapshot. It is safe for concurrent use.
+type Store struct {
+	log *slog.Logger
+	app *pgxpool.Pool
+
+	mu       sync.RWMutex
+	snapshot *Snapshot
+	changed  chan struct{} // closed when snapshot is replaced
+}
+
+// NewStore returns a store whose snapshot is empty until Load.
+func NewStore(log *slog.Logger, app *pgxpool.Pool) *Store {
+	return &Store{log: log, app: app, snapshot: newSnapshot(&Document{}, nil), changed: make(chan struct{})}
+}
+
+// Snapshot is the newest catalogue that could be read.
+func (s *Store) Snapshot() *Snapshot {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.snapshot
+}
+
+// Changed returns a channel that is closed when the present snapshot is
+// replaced. Take it before the snapshot, or a change between them is missed.
+func (s *Store) Changed() <-chan struct{} {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.changed
+}
+
+// Load reads the catalogue. On an error the last good snapshot stays.
+func (s *Store) Load(ctx context.Context) error {
+	fresh, err := Load(ctx, s.app)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.snapshot = fresh
+	close(s.changed)
+	s.changed = make(chan struct{})
+	return nil
+}
+
+// Run follows the announcements of changes, and reads again every 30 s in case
+// one was lost, until ctx ends. It returns nil.
+func (s *Store) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if err := s.follow(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("catalogue: the last one read stays in use", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryWait):
+		}
+	}
+	return nil
+}
+
+// follow listens on a connection of its own until that breaks.
+func (s *Store) follow(ctx context.Context) error {
+	pooled, err := s.app.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("listen for changes: %w", err)
+	}
+	conn := pooled.Hijack()                      // LISTEN must not go back into the pool
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on how it ends
+	if _, err := conn.Exec(ctx, `LISTEN `+channel); err != nil {
+		return fmt.Errorf("listen for changes: %w", err)
+	}
+	for {
+		if err := s.Load(ctx); err != nil { // first, for what changed before we listened
+			return err
+		}
+		wait, cancel := context.WithTimeout(ctx, pollEvery)
+		_, err := conn.WaitForNotification(wait)
+		cancel()
+		if err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
+			return fmt.Errorf("listen for changes: %w", err)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package catalogue
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// complaints gathers all that is wrong, so that one run tells everything.
+type complaints []error
+
+func (c *complaints) add(format string, args ...any) {
+	*c = append(*c, fmt.Errorf(format, args...))
+}
+
+// Validate joins all that is wrong with the document, each in words that say
+// what to do.
+func (d *Document) Validate() error {
+	var c complaints
+	bands := d.validateBands(&c)
+	for _, name := range slices.Sorted(maps.Keys(d.Plans)) {
+		p := d.Plans[name]
+		if err := p.Validate(); err != nil {
+			c.add("plan %s: %w", name, err)
+		}
+		for tier, band := range p.Bands {
+			if !bands[band] {
+				c.add("plan %s: tier %s names the band %q, which is not under bands:", name, tier, band)
+			}
+		}
+	}
+	pools := d.validatePools(&c)
+	d.validateModels(&c, pools)
+	for _, p := range d.Prices {
+		if _, err := p.Price(); err != nil {
+			c.add("%w", err)
+		}
+	}
+	return errors.Join(c...)
+}
+
+func (d *Document) validateBands(c *complaints) map[string]bool {
+	names, priorities := map[string]bool{}, map[int]string{}
+	for _, b := range d.Bands {
+		c.name("band", b.Name, names)
+		if other, taken := priorities[b.Priority]; taken {
+			c.add("bands %s and %s have the same priority %d: give each its own", other, b.Name, b.Priority)
+		}
+		priorities[b.Priority] = b.Name
+	}
+	return names
+}
+
+// name checks that a name is there, printable, of a sane length and new.
+func (c *complaints) name(kind, name string, seen map[string]bool) {
+	bad := func(r rune) bool { return r <= ' ' || r == 0x7f }
+	switch {
+	case name == "" || len(name) > 200 || strings.ContainsFunc(name, bad):
+		c.add("%s %q: a name has 1 to 200 characters and no spaces", kind, name)
+	case seen[name]:
+		c.add("%s %q is there twice", kind, name)
+	}
+	seen[name] = true
+}
+
+func (d *Document) validatePools(c *complaints) map[string]bool {
+	names := map[string]bool{}
+	for _, p := range d.Pools {
+		c.name("pool", p.Name, names)
+		if !slices.Contains([]string{"", "verified", "single-tenant"}, p.Isolation) {
+			c.add("pool %s: isolation is %q: write verified or single-tenant, or leave it out", p.Name, p.Isolation)
+		}
+		s := p.Scheduler
+		if min(s.MaxConcurrency, s.MaxQueued, s.MaxBandQueued, s.MaxFlowQueued, int(s.QueueTTL)) < 0 {
+			c.add("pool %s: scheduler: limits can't be negative", p.Name)
+		}
+		ids := map[string]bool{}
+		for _, e := range p.Endpoints {
+			c.name("pool "+p.Name+": endpoint", e.ID, ids)
+			e.validate(c, p.Name)
+		}
+	}
+	return names
+}
+
+func (e Endpoint) validate(c *complaints, pool string) {
+	u, err := url.Parse(e.URL)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		c.add("pool %s: endpoint %s: url is %q: write http://host:port", pool, e.ID, e.URL)
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		c.add("pool %s: endpoint %s: url has more than a place; a key goes into the variable that api_key_env names", pool, e.ID)
+	case strings.HasSuffix(strings.TrimRight(u.Path, "/"), "/v1") || strings.HasSuffix(e.URL, "/"):
+		c.add("pool %s: endpoint %s: url is %q: leave /v1 and the last slash out", pool, e.ID, e.URL)
+	}
+	if !slices.Contains([]string{"vllm", "sglang", "llamacpp", "sim"}, e.Engine) {
+		c.add("pool %s: endpoint %s: engine is %q: write vllm, sglang, llamacpp or sim", pool, e.ID, e.Engine)
+	}
+	if e.MaxConcurrency < 0 {
+		c.add("pool %s: endpoint %s: max_concurrency can't be negative", pool, e.ID)
+	}
+}
+
+func (d *Document) validateModels(c *complaints, pools map[string]bool) {
+	names, all := map[string]bool{}, map[string]bool{}
+	for _, m := range d.Models {
+		c.name("model", m.Name, names)
+		for _, n := range append([]string{m.Name}, m.Aliases...) {
+			c.name("model name or alias", n, all)
+		}
+		m.validate(c, pools)
+	}
+}
+
+func (m Model) validate(c *complaints, pools map[string]bool) {
+	if len(m.Operations) == 0 {
+		c.add("model %s: operations: name what it serves: chat, completions, embeddings", m.Name)
+	}
+	for _, o := range m.Operations {
+		if !slices.Contains([]string{"chat", "completions", "embeddings"}, o) {
+			c.add("model %s: operation %q: write chat, completions or embeddings", m.Name, o)
+		}
+	}
+	if len(m.Routes) == 0 {
+		c.add("model %s: routes: name at least one pool", m.Name)
+	}
+	for _, r := range m.Routes {
+		if !pools[r.Pool] {
+			c.add("model %s: route to the pool %q, which is not under pools:", m.Name, r.Pool)
+		}
+		if r.Weight < 0 {
+			c.add("model %s: route to %s: weight can't be negative", m.Name, r.Pool)
+		}
+	}
+	if min(m.Context, m.MaxOutput) < 0 {
+		c.add("model %s: context_length and max_output_tokens can't be negative", m.Name)
+	}
+	if t := m.Timeouts; min(t.Connect, t.FirstByte, t.Idle, t.Total) < time.Duration(0) {
+		c.add("model %s: timeouts can't be negative", m.Name)
+	}
+}
