@@ -1,0 +1,95 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"weir/api/inference"
+	"weir/gateway"
+	"weir/tenants"
+)
+
+// route is one thing that callers may do. The row that the router finds decides
+// both which scope a key needs and what runs: they can't disagree about what
+// the path means.
+type route struct {
+	method, path string
+	scope        string
+	run          func(*exchange) error
+}
+
+func (s *Server) routes() []route {
+	return []route{
+		{http.MethodPost, "/v1/chat/completions", tenants.ScopeChat, s.infer(gateway.Chat)},
+		{http.MethodPost, "/v1/completions", tenants.ScopeCompletions, s.infer(gateway.Completions)},
+		{http.MethodPost, "/v1/embeddings", tenants.ScopeEmbeddings, s.infer(gateway.Embeddings)},
+		{http.MethodGet, "/v1/models", tenants.ScopeModelsRead, s.listModels},
+		{http.MethodGet, "/v1/models/*", tenants.ScopeModelsRead, s.getModel},
+	}
+}
+
+// handle authenticates and authorizes before the route runs.
+func (s *Server) handle(rt route) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		x, ok := c.(*exchange)
+		if !ok {
+			return echo.ErrInternalServerError // not reached: edge wraps every context
+		}
+		x.route = rt.path
+		p, err := s.authenticate(x.Request())
+		if err != nil {
+			return err
+		}
+		if !p.Allows(rt.scope) {
+			return because(missingScope, nil)
+		}
+		x.principal = p
+		return rt.run(x)
+	}
+}
+
+// infer runs an inference request, from its bytes to the end of its answer.
+func (s *Server) infer(op gateway.Operation) func(*exchange) error {
+	return func(x *exchange) error {
+		r := x.Request()
+		ttl, err := inference.QueueTTL(r.Header.Get(headerQueueTTL))
+		if err != nil {
+			return err
+		}
+		body, err := s.bodies.read(x.w, r, s.now())
+		if err != nil {
+			return err
+		}
+		defer body.release()
+		req, err := s.parser.Parse(inference.Input{
+			Operation: op, Principal: x.principal, Models: s.catalogue(), Body: body.bytes, Alloc: body.alloc,
+		})
+		if err != nil {
+			return err
+		}
+		req.Call.ID, req.Call.ClientRequestID = x.id, clientRequestID(r.Header)
+		req.Call.QueueTTL, req.Call.ReceivedAt = ttl, x.receivedAt
+		ctx, release := s.keys.Guard(r.Context(), x.principal)
+		defer release()
+		x.ran = true
+		return s.gateway.Run(ctx, req.Call, s.newSink(x, req.Ignored))
+	}
+}
+
+const maxClientRequestID = 128
+
+// clientRequestID is the caller's own name for the request, if it is one that
+// can be shown.
+func clientRequestID(h http.Header) string {
+	id := h.Get(headerClientRequestID)
+	if len(id) > maxClientRequestID {
+		return ""
+	}
+	for i := range len(id) {
+		if id[i] <= ' ' || id[i] > '~' {
+			return ""
+		}
+	}
+	return id
+}
