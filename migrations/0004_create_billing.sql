@@ -91,7 +91,7 @@ CREATE POLICY functions_move ON receipts_default TO CURRENT_USER USING (true) WI
 
 -- weir_settle stores receipts of any tenants, one array element each, and
 -- returns the request ids that were new. One that is already stored is left as
--- it is, so a batch may be sent again. An id may stand in a batch only once.
+-- it is, so a batch may be sent again. A receipt may stand in a batch only once.
 -- When the transaction has committed the receipts are on disk, even where the
 -- server's default is an asynchronous commit.
 -- +goose StatementBegin
@@ -118,7 +118,7 @@ BEGIN
         SELECT b.tenant_id, b.request_id, now()
         FROM unnest(tenant_ids, request_ids) AS b (tenant_id, request_id)
         ON CONFLICT DO NOTHING
-        RETURNING request_id
+        RETURNING tenant_id, request_id
     ), written AS (
         INSERT INTO receipts (
             tenant_id, settled_at, request_id, client_request_id, project_id, key_id,
@@ -148,7 +148,7 @@ BEGIN
             input_uncached, input_cached, output, reasoning,
             usage_source, price_version, cost_nano,
             started_at, queue_us, ttft_us, duration_us, outcome)
-        WHERE b.request_id IN (SELECT f.request_id FROM fresh f)
+        WHERE (b.tenant_id, b.request_id) IN (SELECT f.tenant_id, f.request_id FROM fresh f)
         RETURNING request_id
     )
     SELECT coalesce(array_agg(w.request_id), '{}') INTO stored FROM written w;

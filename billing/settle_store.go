@@ -1,0 +1,196 @@
+package billing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// store gives every settlement of a batch its result. A batch that Postgres
+// refuses is halved until the item at fault stands alone: it alone fails, and
+// the others are stored. As nothing of a refused transaction remains, an item
+// may be sent as often as that takes.
+func (s *Settler) store(ctx context.Context, batch []*settlement) {
+	if s.away.Load() {
+		s.putAside(batch, nil)
+		return
+	}
+	err := s.commit(ctx, batch)
+	switch {
+	case err == nil:
+		finish(batch, nil)
+	case !isFault(err):
+		s.lost(ctx, err)
+		s.putAside(batch, err)
+	case len(batch) == 1:
+		finish(batch, fmt.Errorf("%w: %s: %w", ErrRejected, batch[0].receipt.RequestID, err))
+	default:
+		half := len(batch) / 2
+		s.store(ctx, batch[:half])
+		s.store(ctx, batch[half:])
+	}
+}
+
+func finish(batch []*settlement, err error) {
+	for _, it := range batch {
+		it.err = err
+	}
+}
+
+// putAside spools what a batch holds without effects, and refuses the rest.
+// cause is why Postgres couldn't take it, where this batch found out.
+func (s *Settler) putAside(batch []*settlement, cause error) {
+	refusal := ErrUnavailable
+	if cause != nil {
+		refusal = fmt.Errorf("%w: %w", ErrUnavailable, cause)
+	}
+	var plain []*settlement
+	var receipts []Receipt
+	for _, it := range batch {
+		if len(it.effect) > 0 || s.spool == nil {
+			it.err = refusal
+			continue
+		}
+		plain = append(plain, it)
+		receipts = append(receipts, it.receipt)
+	}
+	if len(plain) == 0 {
+		return
+	}
+	err := s.spool.Append(receipts)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	} else {
+		s.metrics.spooled.Add(float64(len(receipts)))
+	}
+	finish(plain, err)
+}
+
+// lost notes that Postgres is away, and says so once.
+func (s *Settler) lost(ctx context.Context, cause error) {
+	if !s.away.Swap(true) {
+		s.log.ErrorContext(ctx, "receipts can't reach postgres, spooling", "error", cause)
+	}
+}
+
+// commit stores a batch in one transaction. A connection that broke, perhaps
+// during the commit, and a deadlock are tried once more: request ids tell what
+// was stored already.
+func (s *Settler) commit(ctx context.Context, batch []*settlement) error {
+	err := s.tryCommit(ctx, batch)
+	if err != nil && worthRetrying(err) {
+		err = s.tryCommit(ctx, batch)
+	}
+	return err
+}
+
+func (s *Settler) tryCommit(ctx context.Context, batch []*settlement) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	rows, effects := gather(batch)
+	if effects == 0 {
+		// One statement is its own transaction: one round trip.
+		var stored []string
+		if err := s.pool.QueryRow(ctx, settleSQL, rows.args()...).Scan(&stored); err != nil {
+			return err
+		}
+		s.metrics.duplicates.Add(float64(len(batch) - len(stored)))
+		return nil
+	}
+	return s.commitEffects(ctx, batch, rows)
+}
+
+// commitEffects stores receipts and then the effects of those that were new, in
+// one transaction of two round trips.
+func (s *Settler) commitEffects(ctx context.Context, batch []*settlement, rows *columns) (err error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	// A connection that is still in a transaction is closed by Release.
+	defer conn.Release()
+
+	var stored []string
+	var open pgx.Batch
+	open.Queue("BEGIN")
+	open.Queue(settleSQL, rows.args()...).QueryRow(func(row pgx.Row) error { return row.Scan(&stored) })
+	if err := conn.SendBatch(ctx, &open).Close(); err != nil {
+		return errors.Join(err, rollback(ctx, conn.Conn()))
+	}
+
+	fresh := make(map[string]bool, len(stored))
+	for _, id := range stored {
+		fresh[id] = true
+	}
+	var rest pgx.Batch
+	for _, it := range batch {
+		if id := it.receipt.RequestID; fresh[id] {
+			for _, q := range it.effect {
+				// A copy: pgx leaves the connection's prepared statement in it.
+				rest.Queue(q.SQL, q.Arguments...).Fn = q.Fn
+			}
+			delete(fresh, id) // the same request twice in one batch has one effect
+		}
+	}
+	rest.Queue("COMMIT")
+	if err := conn.SendBatch(ctx, &rest).Close(); err != nil {
+		var pgErr *pgconn.PgError
+		if errors.As(err, &pgErr) {
+			err = &effectError{pgErr}
+		}
+		return errors.Join(err, rollback(ctx, conn.Conn()))
+	}
+	s.metrics.duplicates.Add(float64(len(batch) - len(stored)))
+	return nil
+}
+
+// rollback leaves a failed transaction, so that a second attempt need not wait
+// for its locks. On a broken connection there is nothing to do.
+func rollback(ctx context.Context, conn *pgx.Conn) error {
+	if conn.IsClosed() {
+		return nil
+	}
+	_, err := conn.Exec(ctx, "ROLLBACK")
+	return err
+}
+
+// effectError is a statement of a caller that Postgres refused.
+type effectError struct{ *pgconn.PgError }
+
+func (e *effectError) Error() string { return "effect: " + e.PgError.Error() }
+
+func (e *effectError) Unwrap() error { return e.PgError }
+
+// isFault reports that an item of the batch is to blame, and not the database:
+// its data (classes 22, 23), or an effect's statement. Everything else, a
+// missing function or grant included, counts as Postgres being away, since it
+// would refuse every receipt: those are spooled until it is mended.
+func isFault(err error) bool {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return false
+	}
+	switch pgErr.Code[:2] {
+	case "22", "23":
+		return true
+	case "08", "53", "57", "58":
+		return false
+	default:
+		var effect *effectError
+		return errors.As(err, &effect)
+	}
+}
+
+// worthRetrying reports that a second attempt may succeed at once. A time-out
+// isn't: the callers have waited long enough.
+func worthRetrying(err error) bool {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return strings.HasPrefix(pgErr.Code, "40") || pgErr.Code == "57P01" // deadlock; backend was told to go
+	}
+	return !errors.Is(err, context.DeadlineExceeded)
+}
