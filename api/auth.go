@@ -54,12 +54,12 @@ func credential(h http.Header) (string, error) {
 		return "", because(twoKeys, nil)
 	}
 	var bearer, key string
-	if len(authorization) == 1 {
+	if len(authorization) == 1 && authorization[0] != "" {
 		scheme, token, _ := strings.Cut(authorization[0], " ")
-		if token = strings.TrimSpace(token); token != "" && !strings.EqualFold(scheme, "Bearer") {
+		if !strings.EqualFold(scheme, "Bearer") {
 			return "", tenants.ErrMalformedKey
 		}
-		bearer = token
+		bearer = strings.TrimSpace(token)
 	}
 	if len(plain) == 1 {
 		key = strings.TrimSpace(plain[0])

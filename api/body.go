@@ -52,14 +52,17 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request, now time.Time) (*b
 	if err != nil {
 		return nil, err
 	}
-	if r.ContentLength > b.limit && r.Header.Get("Expect") != "" {
-		return nil, because(bodyTooLarge, nil) // before it is sent at all
-	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(now.Add(bodyTimeout)) // not every writer has deadlines
+	if r.ContentLength > b.limit {
+		b.drain(r)
+		return nil, because(bodyTooLarge, nil)
+	}
 	raw, err := b.fill(r.Body, r.ContentLength)
 	if err != nil {
-		b.drain(err, r.Body)
+		if isCause(err, bodyTooLarge) {
+			b.drain(r)
+		}
 		return nil, err
 	}
 	_ = control.SetReadDeadline(time.Time{}) // or it would end the answer
@@ -72,11 +75,12 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request, now time.Time) (*b
 	return &body{bytes: raw.bytes, held: []*buffer{raw}, room: b.room}, nil
 }
 
-// drain reads on for a while behind a body that is too large, so that a client
-// that sends before it reads gets to see the answer.
-func (b *bodies) drain(err error, rest io.Reader) {
-	if isCause(err, bodyTooLarge) {
-		_, _ = io.CopyN(io.Discard, rest, b.limit) // a best effort
+// drain reads what is left of a body that is too large, if it isn't hopeless,
+// so that a client that sends before it reads gets to see the answer. A client
+// that asks first has sent nothing.
+func (b *bodies) drain(r *http.Request) {
+	if r.ContentLength <= 2*b.limit && r.Header.Get("Expect") == "" {
+		_, _ = io.CopyN(io.Discard, r.Body, 2*b.limit) // a best effort
 	}
 }
 
@@ -93,7 +97,7 @@ func (b *bodies) fill(src io.Reader, promised int64) (*buffer, error) {
 		if int64(len(buf.bytes)) > b.limit {
 			err = because(bodyTooLarge, nil)
 		} else if err == nil && len(buf.bytes) == cap(buf.bytes) {
-			buf, err = b.room.grow(buf)
+			buf, err = b.room.grow(buf, int(b.limit)+1)
 		}
 		switch {
 		case err == nil:

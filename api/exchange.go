@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"runtime/debug"
 	"strconv"
@@ -26,8 +27,7 @@ type exchange struct {
 	principal  *tenants.Principal
 
 	ran       bool // the gateway had it, and has logged it
-	begun     bool // an answer was promised
-	committed bool // its status has left
+	committed bool // the answer's status has left
 	status    int
 }
 
@@ -56,28 +56,32 @@ func (s *Server) edge(next echo.HandlerFunc) echo.HandlerFunc {
 		h.Set(headerVersion, apiDate)
 		defer s.metrics.count(x)
 		defer s.recoverPanic(x)
-		if err := next(x); err != nil {
+		var err error = echo.ErrMethodNotAllowed
+		if x.Request().Method != http.MethodOptions { // no cross-origin access: nothing to ask about
+			err = next(x)
+		}
+		if err != nil {
 			s.fail(x, err)
 		}
 		return nil
 	}
 }
 
-// fail answers an error, unless an answer has begun: then the sink was told.
+// fail answers an error, unless an answer has left: then the sink was told.
 func (s *Server) fail(x *exchange, err error) {
 	f := s.failureOf(err)
 	if !x.ran {
-		level := s.log.Debug
+		level := slog.LevelDebug // strangers must not fill the log
 		if f.status >= http.StatusInternalServerError {
-			level = s.log.Error
+			level = slog.LevelError
 		}
-		level("request refused", "request_id", x.id, "route", x.route, "cause", f.cause, "status", f.status, "error", err)
+		s.log.Log(x.Request().Context(), level, "request refused",
+			"request_id", x.id, "route", x.route, "cause", f.cause, "status", f.status, "error", err)
 	}
-	if x.begun || x.committed {
-		return
+	if !x.committed {
+		s.setProcessing(x)
+		x.fail(f)
 	}
-	s.setProcessing(x)
-	x.fail(f)
 }
 
 // recoverPanic turns a panic into an answer or, in the middle of one, cuts the

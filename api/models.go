@@ -6,7 +6,6 @@ import (
 
 	"weir/gateway"
 	"weir/gateway/catalogue"
-	"weir/tenants"
 )
 
 // modelView is a model as callers see it.
@@ -58,13 +57,11 @@ func (s *Server) getModel(x *exchange) error {
 		return because(unknownURL, err)
 	}
 	m, ok := s.catalogue().Lookup(name)
-	if !ok || !usable(x.principal, m) {
+	if !ok || !x.principal.MayUse(m.Name) {
 		return because(gateway.ModelNotFound, nil)
 	}
 	return s.answerJSON(x, viewOf(m))
 }
-
-func usable(p *tenants.Principal, m *catalogue.Model) bool { return p.MayUse(m.Name) }
 
 func (s *Server) answerJSON(x *exchange, v any) error {
 	body, err := json.Marshal(v)

@@ -45,10 +45,10 @@ func (r *room) borrow(n int) *buffer {
 	return r.lend(n)
 }
 
-// grow returns a larger buffer with the same bytes. On an error the old one
-// stays the caller's.
-func (r *room) grow(old *buffer) (*buffer, error) {
-	next, err := r.take(2 * cap(old.bytes))
+// grow returns a larger buffer with the same bytes, for no more than most of
+// them. On an error the old one stays the caller's.
+func (r *room) grow(old *buffer, most int) (*buffer, error) {
+	next, err := r.take(min(2*cap(old.bytes), most))
 	if err != nil {
 		return old, err
 	}

@@ -72,8 +72,10 @@ func (s *Server) infer(op gateway.Operation) func(*exchange) error {
 		req.Call.QueueTTL, req.Call.ReceivedAt = ttl, x.receivedAt
 		ctx, release := s.keys.Guard(r.Context(), x.principal)
 		defer release()
+		out := s.newSink(x, req.Ignored)
+		defer out.close()
 		x.ran = true
-		return s.gateway.Run(ctx, req.Call, s.newSink(x, req.Ignored))
+		return s.gateway.Run(ctx, req.Call, out)
 	}
 }
 

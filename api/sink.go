@@ -54,7 +54,6 @@ func (k *sink) Begin(head gateway.Head) error {
 	}
 	setLimit(h, head.Limit)
 	k.s.setProcessing(k.x)
-	k.x.begun = true
 	return nil
 }
 
@@ -81,18 +80,25 @@ func (k *sink) Send(p []byte) error {
 }
 
 // Fail ends a stream with an error event. There is no [DONE] after it: that
-// marker means success. A document that has not left yet becomes an error
-// answer; one that has is cut by its Content-Length.
+// marker means success. As long as nothing has left, the answer becomes an
+// error with its own status; a document that has left is cut by its
+// Content-Length.
 func (k *sink) Fail(err error) {
 	f := k.s.failureOf(err)
-	if !k.stream {
-		if !k.x.committed {
-			k.x.fail(f)
-		}
-		return
+	switch {
+	case !k.x.committed:
+		k.x.fail(f)
+	case k.stream:
+		event := append(append([]byte("data: "), f.encode()...), "\n\n"...)
+		_ = k.Send(event) // whether the caller still listens changes nothing
 	}
-	event := append(append([]byte("data: "), f.encode()...), "\n\n"...)
-	_ = k.Send(event) // whether the caller still listens changes nothing
+}
+
+// close lifts the deadline, which would else end the connection's next answer.
+func (k *sink) close() {
+	if !k.deadline.IsZero() {
+		_ = k.control.SetWriteDeadline(time.Time{})
+	}
 }
 
 // headerList joins names for a header. They are the caller's own words: only
