@@ -42,13 +42,29 @@ type DB struct {
 // is dropped. Every pool opens its connections when they are first used.
 func New(t testing.TB) *DB {
 	t.Helper()
-	ctx := context.WithoutCancel(t.Context())
+	return open(t, func(ctx context.Context, s *server, name string) error {
+		return s.clone(ctx, name)
+	})
+}
+
+// NewEmpty is New without a schema: for tests of the migrations themselves.
+func NewEmpty(t testing.TB) *DB {
+	t.Helper()
+	return open(t, func(ctx context.Context, s *server, name string) error {
+		_, err := migrations.Prepare(ctx, s.adminURL, name, s.secret)
+		return err
+	})
+}
+
+func open(t testing.TB, create func(ctx context.Context, s *server, name string) error) *DB {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context()) // ends before the clean-up
 	s, err := start(ctx)
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
 	name := testPrefix + strings.ToLower(rand.Text())
-	if err := s.clone(ctx, name); err != nil {
+	if err := create(ctx, s, name); err != nil {
 		t.Fatalf("pgtest: create database: %v", err)
 	}
 	t.Cleanup(func() {
@@ -68,30 +84,6 @@ func New(t testing.TB) *DB {
 	db.App = pool(t, db.AppURL)
 	db.Worker = pool(t, db.WorkerURL)
 	return db
-}
-
-// NewEmpty returns the URLs of a fresh database without a schema: for tests of
-// the migrations themselves. Its pools are nil.
-func NewEmpty(t testing.TB) *DB {
-	t.Helper()
-	ctx := context.WithoutCancel(t.Context())
-	s, err := start(ctx)
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
-	name := testPrefix + strings.ToLower(rand.Text())
-	logins, err := migrations.Prepare(ctx, s.adminURL, name, s.secret)
-	if err != nil {
-		t.Fatalf("pgtest: create database: %v", err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(ctx, dropLimit)
-		defer cancel()
-		if err := s.drop(ctx, name); err != nil {
-			t.Errorf("pgtest: drop database: %v", err)
-		}
-	})
-	return &DB{OwnerURL: logins.Owner, AppURL: logins.App, WorkerURL: logins.Worker, AdminURL: withDatabase(s.adminURL, name)}
 }
 
 func pool(t testing.TB, dsn string) *pgxpool.Pool {

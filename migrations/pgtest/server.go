@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -230,7 +231,8 @@ func templateName() (string, error) {
 		fmt.Fprintf(sum, "%s %d\n", name, len(text))
 		sum.Write(text)
 	}
-	return templatePrefix + hex.EncodeToString(sum.Sum(nil)[:8]), nil
+	// The month too: migrations make partitions for the months to come.
+	return templatePrefix + time.Now().UTC().Format("200601") + "_" + hex.EncodeToString(sum.Sum(nil)[:8]), nil
 }
 
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
