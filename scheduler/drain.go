@@ -34,7 +34,8 @@ func (d *drain) dispatched(now time.Time) {
 }
 
 func (d *drain) decayed(now time.Time) float64 {
-	return d.count * math.Exp(-now.Sub(d.at).Seconds()/drainWindow.Seconds())
+	elapsed := max(now.Sub(d.at), 0) // a clock may jump back
+	return d.count * math.Exp(-elapsed.Seconds()/drainWindow.Seconds())
 }
 
 // perSecond is the rate of dispatches; 0 before the first.

@@ -146,7 +146,7 @@ func (e *Embedded) cancel(w *waiter, refusal *Refusal) {
 		w.band.refused[refusal.Reason]++
 		e.queues.remove(w)
 	}
-	w.lease, w.refusal = nil, refusal
+	w.refusal = refusal
 	e.mu.Unlock()
 	if l != nil {
 		l.End(Outcome{Result: CallerFault}) // costs nothing and says nothing of the endpoint

@@ -28,6 +28,7 @@ func Test(t *testing.T, h Harness) {
 		{"endpoints never hold more leases than they may", always, caps},
 		{"the least loaded endpoint is taken", always, leastLoaded},
 		{"a cancelled request leaves the queue and the next one goes", always, cancelQueued},
+		{"a cancel that races with a dispatch leaks nothing", always, cancelDispatched},
 		{"a request that is cancelled before it comes holds nothing", always, cancelBefore},
 		{"a higher band goes first, each in order", always, strictBands},
 		{"a full pool refuses with a reason and a time", always, poolFull},
@@ -170,6 +171,28 @@ func cancelQueued(t *testing.T, h Harness) {
 	running.End(completed())
 	next.granted(t).End(completed())
 	expectEmpty(t, h, s)
+}
+
+func cancelDispatched(t *testing.T, h Harness) {
+	s := h.New(t, Pool{Endpoints: endpoints(1, 1)})
+	for i := range 100 {
+		running := send(t, s, request(fmt.Sprintf("running%d", i), "f", 0)).granted(t)
+		c := send(t, s, request(fmt.Sprintf("cancelled%d", i), "f", 0))
+		h.Settle()
+		if i%2 == 0 {
+			c.cancel()
+			running.End(completed())
+		} else {
+			running.End(completed())
+			c.cancel()
+		}
+		if <-c.done; c.err == nil {
+			c.lease.End(scheduler.Outcome{Result: scheduler.Abandoned})
+		} else {
+			refused(t, c, scheduler.Cancelled)
+		}
+		expectEmpty(t, h, s)
+	}
 }
 
 func cancelBefore(t *testing.T, h Harness) {

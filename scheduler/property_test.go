@@ -1,0 +1,202 @@
+package scheduler_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"weir/scheduler"
+)
+
+// model drives a scheduler at random and knows what must be true of it.
+type model struct {
+	e       embedded
+	pending map[int]pending
+	live    map[int]scheduler.Lease
+	next    int
+}
+
+type pending struct {
+	answer <-chan answer
+	cancel context.CancelFunc
+}
+
+// collect takes the answers that came.
+func (m *model) collect(t *rapid.T) {
+	synctest.Wait()
+	for id, p := range m.pending {
+		select {
+		case a := <-p.answer:
+			p.cancel()
+			delete(m.pending, id)
+			if (a.lease == nil) == (a.err == nil) {
+				t.Fatalf("a request got lease %v and error %v", a.lease, a.err)
+			}
+			if a.err == nil {
+				m.live[id] = a.lease
+			} else if a.reason() == "" || a.reason() == scheduler.Internal {
+				t.Fatalf("refused without a reason: %v", a.err)
+			}
+		default:
+		}
+	}
+}
+
+func (m *model) check(t *rapid.T) {
+	m.collect(t)
+	s := m.e.State()
+	if s.Live != len(m.live) {
+		t.Fatalf("%d leases live, %d were given out and not ended", s.Live, len(m.live))
+	}
+	if s.Queued != len(m.pending) {
+		t.Fatalf("%d requests queued, %d have no answer", s.Queued, len(m.pending))
+	}
+	queued, live := 0, 0
+	for _, b := range s.Bands {
+		sum := 0
+		for _, f := range b.Flows {
+			sum += f.Queued
+		}
+		if sum != b.Queued {
+			t.Fatalf("band %d has %d queued, its flows %d", b.Priority, b.Queued, sum)
+		}
+		queued += b.Queued
+		live += b.Live
+	}
+	if queued != s.Queued || live != s.Live {
+		t.Fatalf("bands have %d queued and %d live, the pool %d and %d", queued, live, s.Queued, s.Live)
+	}
+	for _, p := range s.Endpoints {
+		room := !p.Draining && p.Health == scheduler.Healthy && p.Circuit == scheduler.CircuitClosed && !p.Paused && p.Live < p.MaxConcurrency
+		if room && s.Queued > 0 {
+			t.Fatalf("%d wait while endpoint %s has room: %+v", s.Queued, p.ID, p)
+		}
+	}
+}
+
+// grew fails if an endpoint took a lease that it may not have.
+func (m *model) grew(t *rapid.T, before scheduler.State) {
+	had := map[string]int{}
+	for _, p := range before.Endpoints {
+		had[p.ID+p.URL] += p.Live
+	}
+	for _, p := range m.e.State().Endpoints {
+		grown := p.Live > had[p.ID+p.URL]
+		if grown && (p.Draining || p.Health == scheduler.Unhealthy || p.Live > p.MaxConcurrency) {
+			t.Fatalf("endpoint took a lease too many: %+v", p)
+		}
+	}
+}
+
+func (m *model) actions() map[string]func(*rapid.T) {
+	act := func(do func(*rapid.T)) func(*rapid.T) {
+		return func(t *rapid.T) {
+			before := m.e.State()
+			do(t)
+			m.collect(t)
+			m.grew(t, before)
+		}
+	}
+	id := rapid.SampledFrom([]string{"a", "b", "c", "d"})
+	return map[string]func(*rapid.T){
+		"": m.check,
+		"send": act(func(t *rapid.T) {
+			ctx, cancel := context.WithCancel(context.Background())
+			r := scheduler.Request{
+				Flow:        scheduler.Flow{FairnessID: id.Draw(t, "flow"), Band: rapid.IntRange(-1, 1).Draw(t, "band")},
+				Weight:      rapid.IntRange(0, 3).Draw(t, "weight"),
+				InputTokens: rapid.IntRange(0, 1000).Draw(t, "input"),
+				TTL:         time.Duration(rapid.IntRange(-1, 20).Draw(t, "ttl")) * time.Second,
+				Exclude:     rapid.SliceOfN(id, 0, 2).Draw(t, "exclude"),
+			}
+			if rapid.Bool().Draw(t, "retry") {
+				r.QueuedAt = time.Now().Add(-time.Duration(rapid.IntRange(-1, 5).Draw(t, "age")) * time.Second)
+			}
+			m.pending[m.next] = pending{send(ctx, m.e, r), cancel}
+			m.next++
+		}),
+		"cancel": act(func(t *rapid.T) {
+			for _, p := range m.pending {
+				p.cancel()
+				break
+			}
+		}),
+		"end": act(func(t *rapid.T) {
+			o := scheduler.Outcome{Result: scheduler.Result(rapid.IntRange(0, 4).Draw(t, "result")), OutputTokens: rapid.IntRange(0, 500).Draw(t, "output")}
+			for id, l := range m.live {
+				delete(m.live, id)
+				l.Observe(scheduler.Progress{Kind: scheduler.FirstToken, OutputTokens: 1})
+				l.End(o)
+				l.End(scheduler.Outcome{Result: scheduler.EndpointFault})
+				break
+			}
+		}),
+		"end and cancel at once": act(func(t *rapid.T) {
+			for _, p := range m.pending {
+				p.cancel()
+				break
+			}
+			for id, l := range m.live {
+				delete(m.live, id)
+				l.End(scheduler.Outcome{})
+				break
+			}
+		}),
+		"pass time": act(func(t *rapid.T) {
+			synctest.Sleep(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond)
+		}),
+		"probe": act(func(t *rapid.T) {
+			m.e.SetHealth(id.Draw(t, "endpoint"), scheduler.Health(rapid.IntRange(0, 2).Draw(t, "health")))
+		}),
+		"change endpoints": act(func(t *rapid.T) {
+			var endpoints []scheduler.Endpoint
+			for _, name := range rapid.SliceOfNDistinct(id, 0, 4, rapid.ID[string]).Draw(t, "endpoints") {
+				p := endpoint(name, rapid.IntRange(1, 4).Draw(t, "cap"))
+				p.Draining = rapid.IntRange(0, 9).Draw(t, "draining") == 0
+				if rapid.IntRange(0, 9).Draw(t, "moved") == 0 {
+					p.URL = fmt.Sprintf("http://%s-%d.test", name, m.next)
+				}
+				endpoints = append(endpoints, p)
+			}
+			m.e.Embedded.SetEndpoints(endpoints)
+		}),
+	}
+}
+
+// Whatever happens, in whatever order: leases never exceed what their endpoint
+// may take, every request is either in the queue or has its answer, nobody
+// waits while a healthy endpoint has room, and in the end nothing is left.
+func TestRandomOperationsLoseNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		// The bare TB: rapid would ask a *testing.T for its deadline, which a
+		// bubble does not have.
+		rapid.Check(struct{ rapid.TB }{t}, func(t *rapid.T) {
+			m := &model{
+				e: embedded{scheduler.New(scheduler.Config{
+					MaxConcurrency: 2, MaxQueued: 12, MaxBandQueued: 8, MaxFlowQueued: 4, TTL: 10 * time.Second,
+					NoEndpointTTL: 5 * time.Second, Breaker: scheduler.Breaker{Faults: 2},
+				}, nil)},
+				pending: map[int]pending{}, live: map[int]scheduler.Lease{},
+			}
+			defer m.e.Close()
+			m.e.SetEndpoints([]scheduler.Endpoint{endpoint("a", 2), endpoint("b", 1)})
+			t.Repeat(m.actions())
+
+			m.e.Close()
+			m.collect(t)
+			for _, l := range m.live {
+				l.End(scheduler.Outcome{})
+			}
+			m.live = nil
+			s := m.e.State()
+			if len(m.pending) != 0 || s.Live != 0 || s.Queued != 0 {
+				t.Fatalf("at the end %d have no answer, %d are live and %d queued", len(m.pending), s.Live, s.Queued)
+			}
+		})
+	})
+}
