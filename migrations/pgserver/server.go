@@ -35,6 +35,7 @@ const (
 	startAttempts = 5
 	retryPause    = 300 * time.Millisecond
 	pollInterval  = 20 * time.Millisecond
+	pingLimit     = 5 * time.Second
 )
 
 // Config says what to run and where. Dir and Log are required.
@@ -53,7 +54,6 @@ var ErrInUse = errors.New("state folder is in use by another process")
 
 // Server is a running Postgres that belongs to this process.
 type Server struct {
-	log      *slog.Logger
 	cluster  *cluster
 	port     int
 	password string
@@ -74,6 +74,10 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("start postgres: %w", err)
+	}
+	// One name for the folder: by it a server of ours is known again.
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return nil, fmt.Errorf("start postgres: %w", err)
 	}
 	lock, err := lockDir(dir)
@@ -109,7 +113,7 @@ func start(ctx context.Context, dir string, c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{log: c.Log, cluster: cl, password: password}
+	s := &Server{cluster: cl, password: password}
 	err = s.launch(ctx, c.Settings)
 	if err != nil && !c.Durable && ctx.Err() == nil {
 		c.Log.WarnContext(ctx, "cluster without fsync can't start, making a new one", "dir", dir, "error", err)
@@ -185,9 +189,9 @@ func (s *Server) arguments(settings map[string]string) []string {
 // else's server on the same port.
 func (s *Server) await(ctx context.Context) error {
 	for {
-		conn, err := pgx.Connect(ctx, s.URL("postgres"))
+		err := s.ping(ctx)
 		if err == nil {
-			return conn.Close(ctx)
+			return nil
 		}
 		select {
 		case <-s.process.done:
@@ -198,6 +202,16 @@ func (s *Server) await(ctx context.Context) error {
 			return fmt.Errorf("postgres doesn't answer: %w\n%s", errors.Join(err, werr), s.cluster.logTail())
 		}
 	}
+}
+
+func (s *Server) ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pingLimit)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
 }
 
 // URL is the superuser's URL of a database. It holds the password: not for logs
