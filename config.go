@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"weir/tenants"
 )
 
 // Secret is a setting that must not be seen: it hides itself from logs,
@@ -46,8 +48,7 @@ type Config struct {
 	OwnerURL       Secret // migrations only
 	RedisURL       Secret
 	StateDir       string
-	Pepper         Secret // HMAC of API keys
-	PreviousPepper Secret // still accepted while keys move to Pepper
+	Peppers        tenants.Peppers
 	CacheSalt      Secret // HMAC of the engines' cache_salt
 	TrustedProxies []netip.Prefix
 	MaxBody        int64
@@ -55,6 +56,7 @@ type Config struct {
 	KeepAlive      time.Duration
 	DrainTimeout   time.Duration
 	Replicas       int
+	Tenant         string
 	LogLevel       string
 	LogFormat      string
 }

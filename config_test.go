@@ -41,9 +41,9 @@ func TestSecretsComeFromEnvironmentOrFileOnly(t *testing.T) {
 	if _, err := loadConfig(inYAML, env(nil)); err == nil || !strings.Contains(err.Error(), "WEIR_KEYS_PEPPER_FILE") {
 		t.Errorf("a secret in the file: %v", err)
 	}
-	c, err := loadConfig("", env(map[string]string{"WEIR_KEYS_PEPPER_FILE": writeFile(t, "pepper", "from a file\n")}))
-	if err != nil || c.Pepper.Reveal() != "from a file" {
-		t.Errorf("from a file: %q, %v", c.Pepper.Reveal(), err)
+	c, err := loadConfig("", env(map[string]string{"WEIR_CACHE_SALT_SECRET_FILE": writeFile(t, "salt", "from a file\n")}))
+	if err != nil || c.CacheSalt.Reveal() != "from a file" {
+		t.Errorf("from a file: %q, %v", c.CacheSalt.Reveal(), err)
 	}
 }
 

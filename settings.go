@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"weir/tenants"
 )
 
 // setting is one line of the table below: a key of weir.yaml, also read from
@@ -33,8 +35,10 @@ func settings() []setting {
 		{name: "owner_database_url", help: "Postgres as the owner of the schema; only `weir migrate` and `weir apply` use it", secret: true, set: hidden(func(c *Config) *Secret { return &c.OwnerURL })},
 		{name: "redis_url", help: "Redis for limits that several replicas share", secret: true, set: hidden(func(c *Config) *Secret { return &c.RedisURL })},
 		{name: "state_dir", help: "folder for what must outlive the process (the receipt spool)", preset: ".weir", set: text(func(c *Config) *string { return &c.StateDir })},
-		{name: "keys_pepper", help: "HMAC secret of the stored API keys, at least 32 characters", secret: true, set: hidden(func(c *Config) *Secret { return &c.Pepper })},
-		{name: "keys_pepper_previous", help: "the one before, while a rotation runs", secret: true, set: hidden(func(c *Config) *Secret { return &c.PreviousPepper })},
+		{name: "keys_pepper", help: "secrets of the stored API keys: VERSION:BASE64 of 32 random bytes or more; older ones, still accepted, after commas", secret: true, set: func(c *Config, v string) (err error) {
+			c.Peppers, err = tenants.ParsePeppers(v)
+			return err
+		}},
 		{name: "cache_salt_secret", help: "secret behind the engines' per-tenant cache_salt, at least 32 characters", secret: true, set: hidden(func(c *Config) *Secret { return &c.CacheSalt })},
 		{name: "trusted_proxies", help: "addresses or networks whose X-Forwarded-For is believed", set: func(c *Config, v string) (err error) {
 			c.TrustedProxies, err = parsePrefixes(v)
@@ -55,6 +59,7 @@ func settings() []setting {
 			c.Replicas = n
 			return nil
 		}},
+		{name: "tenant", help: "the tenant that `weir key` and `weir receipts` mean without --tenant", set: text(func(c *Config) *string { return &c.Tenant })},
 		{name: "log_level", help: "debug, info, warn or error", preset: "info", set: oneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error")},
 		{name: "log_format", help: "text or json", preset: "json", set: oneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},
 	}
@@ -65,7 +70,7 @@ func (s setting) env() string { return "WEIR_" + strings.ToUpper(s.name) }
 func (s setting) apply(c *Config, value, from string) error {
 	if err := s.set(c, value); err != nil {
 		if s.secret { // the complaint may quote the value
-			return fmt.Errorf("%s: bad %s", from, s.name)
+			return fmt.Errorf("%s is malformed (%s)", from, s.help)
 		}
 		return fmt.Errorf("%s: %s: %w", from, s.name, err)
 	}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"weir/api"
+	"weir/billing"
+	"weir/gateway"
+	"weir/gateway/admission"
+	"weir/gateway/catalogue"
+	"weir/migrations"
+	"weir/tenants"
+)
+
+const (
+	minSecret  = 32      // characters of a secret that stands alone
+	spoolBytes = 1 << 30 // receipts kept on disk while Postgres is away
+)
+
+// program is the wired gateway: every part, and what runs beside the requests.
+type program struct {
+	log         *slog.Logger
+	cfg         *Config
+	app, worker *pgxpool.Pool
+	catalogue   *catalogue.Store
+	keys        *tenants.Keys
+	settler     *billing.Settler
+	fleet       *gateway.Fleet
+	gateway     *gateway.Gateway
+	redis       *redis.Client    // nil without Redis
+	limits      *admission.Redis // nil without Redis
+	server      *api.Server
+
+	background []func(context.Context) error // run until the last request is over
+	closers    []func() error                // then, last first
+}
+
+// build wires all parts. Nothing listens yet and nothing runs.
+func build(ctx context.Context, log *slog.Logger, c *Config) (p *program, err error) {
+	if err := c.complete(); err != nil {
+		return nil, err
+	}
+	p = &program{log: log, cfg: c}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	if err := p.openDatabase(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.buildCatalogue(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.buildKeys(); err != nil {
+		return nil, err
+	}
+	if err := p.buildSettler(registry); err != nil {
+		return nil, err
+	}
+	limits, err := p.buildLimits()
+	if err != nil {
+		return nil, err
+	}
+	p.buildGateway(limits, registry)
+	p.buildAPI(registry)
+	return p, nil
+}
+
+// complete checks what serving needs beyond what commands need.
+func (c *Config) complete() error {
+	var errs []error
+	if err := c.Peppers.Validate(); err != nil {
+		errs = append(errs, errors.New(`WEIR_KEYS_PEPPER is not set; make one with: echo "1:$(openssl rand -base64 32)"`))
+	}
+	if len(c.CacheSalt.Reveal()) < minSecret {
+		errs = append(errs, fmt.Errorf("WEIR_CACHE_SALT_SECRET needs %d characters or more; make one with: openssl rand -base64 32", minSecret))
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		errs = append(errs, errors.New("tls_cert_file and tls_key_file go together"))
+	}
+	return errors.Join(errs...)
+}
+
+func (p *program) openDatabase(ctx context.Context) (err error) {
+	if p.app, p.worker, err = openPools(ctx, p.cfg); err != nil {
+		return err
+	}
+	p.closers = append(p.closers, func() error { p.app.Close(); p.worker.Close(); return nil })
+	pending, err := migrations.Pending(ctx, p.cfg.DatabaseURL.Reveal())
+	if err != nil {
+		return err
+	}
+	if pending > 0 {
+		return fmt.Errorf("the database lacks %d migrations: run `weir migrate` first", pending)
+	}
+	return migrations.CheckRoles(ctx, p.app, p.worker)
+}
+
+func (p *program) buildCatalogue(ctx context.Context) error {
+	p.catalogue = catalogue.NewStore(p.log, p.app)
+	p.background = append(p.background, p.catalogue.Run)
+	return p.catalogue.Load(ctx)
+}
+
+func (p *program) buildKeys() error {
+	p.keys = tenants.NewKeys(p.log, p.worker, p.cfg.Peppers, tenants.KeysConfig{StaleMax: p.cfg.AuthStale}, time.Now)
+	p.background = append(p.background, p.keys.Run)
+	return nil
+}
+
+func (p *program) buildSettler(registry prometheus.Registerer) error {
+	dir := filepath.Join(p.cfg.StateDir, "spool")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the spool's folder: %w", err)
+	}
+	spool, err := billing.OpenSpool(dir, spoolBytes)
+	if err != nil {
+		return err
+	}
+	p.closers = append(p.closers, spool.Close)
+	p.settler = billing.NewSettler(p.log, p.worker, spool, billing.SettleConfig{Metrics: registry}, time.Now)
+	p.background = append(p.background, p.settler.Run)
+	return nil
+}
+
+// buildLimits counts in process for one replica, in Redis for several.
+func (p *program) buildLimits() (admission.Store, error) {
+	if p.cfg.RedisURL == "" {
+		return admission.NewMemory(admission.MemoryConfig{}), nil
+	}
+	client, err := openRedis(p.cfg)
+	if err != nil {
+		return nil, err
+	}
+	p.closers = append(p.closers, client.Close)
+	p.redis = client
+	p.limits = admission.NewRedis(p.log, client, admission.RedisConfig{Replicas: func() int { return p.cfg.Replicas }})
+	p.background = append(p.background, p.limits.Run)
+	return p.limits, nil
+}
+
+func openRedis(c *Config) (*redis.Client, error) {
+	client, err := admission.Client(c.RedisURL.Reveal())
+	if err != nil {
+		return nil, fmt.Errorf("WEIR_REDIS_URL: %w", err)
+	}
+	return client, nil
+}
+
+func (p *program) buildGateway(limits admission.Store, registry *prometheus.Registry) {
+	p.fleet = gateway.NewFleet(p.log, p.catalogue, registry)
+	p.background = append(p.background, p.fleet.Run)
+	p.gateway = gateway.New(p.log, gateway.Deps{
+		Catalogue: p.catalogue, Limits: limits, Pools: p.fleet, Receipts: p.settler, Metrics: registry,
+	}, gateway.Config{
+		SaltSecret: []byte(p.cfg.CacheSalt.Reveal()),
+		Secrets:    os.Getenv, // the catalogue names variables, never keys
+		KeepAlive:  p.cfg.KeepAlive,
+	})
+	p.closers = append(p.closers, func() error { p.gateway.Close(); return nil })
+}
+
+func (p *program) buildAPI(registry *prometheus.Registry) {
+	p.server = api.New(p.log, api.Deps{
+		Config: api.Config{
+			MaxBody: p.cfg.MaxBody, TrustedProxies: p.cfg.TrustedProxies, OpsToken: p.cfg.OpsToken.Reveal(),
+		},
+		Keys: p.keys, Gateway: p.gateway,
+		Catalogue:  func() api.Catalogue { return p.catalogue.Snapshot() },
+		Registerer: registry, Gatherer: registry,
+		Checks: p.checks(),
+		Pools:  func() any { return p.fleet.Pools() },
+	})
+}
+
+// checks are what /readyz asks. A lost database degrades a replica that can
+// still serve known keys and spool receipts; it makes it unready only when
+// nothing was ever read from it, which build refuses.
+func (p *program) checks() []api.Check {
+	list := []api.Check{
+		{Name: "postgres", Run: func(ctx context.Context) error {
+			if p.app.Ping(ctx) != nil {
+				return errors.New("no answer: known keys are served for a while, receipts go to the spool")
+			}
+			return nil
+		}},
+		{Name: "revocation", Run: func(context.Context) error {
+			if !p.keys.Listening() {
+				return errors.New("not listening for revoked keys: they are noticed within 5 s, not at once")
+			}
+			return nil
+		}},
+		{Name: "catalogue", Vital: true, Run: func(context.Context) error {
+			if len(p.catalogue.Snapshot().Models()) == 0 {
+				return errors.New("no model is on sale: apply a catalogue with `weir apply -f`")
+			}
+			return nil
+		}},
+	}
+	if p.limits != nil {
+		list = append(list, api.Check{Name: "redis", Run: func(context.Context) error {
+			if !p.limits.Healthy() {
+				return errors.New("no answer: this replica counts limits for itself")
+			}
+			return nil
+		}})
+	} else if p.cfg.Replicas > 1 {
+		list = append(list, api.Check{Name: "redis", Run: func(context.Context) error {
+			return errors.New("several replicas but no WEIR_REDIS_URL: each counts limits for itself")
+		}})
+	}
+	return list
+}
+
+// close gives back what build took, last first.
+func (p *program) close() error {
+	var errs []error
+	for i := len(p.closers) - 1; i >= 0; i-- {
+		errs = append(errs, p.closers[i]())
+	}
+	p.closers = nil
+	return errors.Join(errs...)
+}
+
+// runBackground starts all that runs beside the requests.
+func (p *program) runBackground(ctx context.Context) *errgroup.Group {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, run := range p.background {
+		group.Go(func() error { return run(ctx) })
+	}
+	return group
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// curlLine finds the printed command and runs it in a shell, as a person would.
+func curlLine(t *testing.T, d *dev) string {
+	t.Helper()
+	_, rest, found := strings.Cut(d.output(), "curl ")
+	if !found {
+		t.Fatalf("no curl line printed:\n%s", d.output())
+	}
+	command, _, _ := strings.Cut("curl -sS "+rest, "\n\n")
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", command) //nolint:gosec // our own output
+	cmd.Dir = d.dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s\n%v\n%s", command, err, out)
+	}
+	return string(out)
+}
+
+func TestDevStartsServesStopsAndRemembers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first := startDev(t, dir)
+
+	var answer struct {
+		Choices []struct{ Message struct{ Content string } }
+		Usage   struct {
+			TotalTokens int `json:"total_tokens"`
+		}
+	}
+	if out := curlLine(t, first); json.Unmarshal([]byte(out), &answer) != nil || len(answer.Choices) == 0 || answer.Usage.TotalTokens == 0 {
+		t.Fatalf("the printed curl line answered %s", out)
+	}
+	if info, err := os.Stat(filepath.Join(dir, ".weir", "dev.env")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("dev.env: %v, %v", info.Mode(), err)
+	}
+	first.stop(t, syscall.SIGINT)
+	if code := first.cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("Ctrl-C ended with %d:\n%s", code, first.output())
+	}
+	noProcessUnder(t, dir)
+
+	second := startDev(t, dir)
+	if second.key != first.key {
+		t.Error("the second run made another key")
+	}
+	curlLine(t, second)
+	second.stop(t, syscall.SIGTERM)
+	noProcessUnder(t, dir)
+}
+
+// noProcessUnder fails if a process still works in dir or names it.
+func noProcessUnder(t *testing.T, dir string) {
+	t.Helper()
+	if _, err := os.Stat("/proc/self/cmdline"); err != nil {
+		return // not Linux
+	}
+	eventually(t, 10*time.Second, func() string {
+		entries, err := filepath.Glob("/proc/[0-9]*/cmdline")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range entries {
+			raw, _ := os.ReadFile(path)
+			if strings.Contains(string(raw), dir) {
+				return "still running: " + strings.ReplaceAll(string(raw), "\x00", " ")
+			}
+		}
+		return ""
+	})
+}
+
+// A gateway that is killed in the middle of streams has a receipt for each
+// exchange whose end a caller saw, and starts again by itself.
+func TestKillNineLosesNothingThatFinished(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := startDev(t, dir)
+
+	const streams = 50
+	var (
+		mu       sync.Mutex
+		finished []string
+		group    sync.WaitGroup
+		ended    = make(chan struct{}, streams)
+	)
+	for i := range streams {
+		group.Go(func() {
+			// Lengths differ, so that some are over and some run when the kill comes.
+			id, whole := readStream(t.Context(), d, 5+10*i)
+			if whole {
+				mu.Lock()
+				finished = append(finished, id)
+				mu.Unlock()
+				ended <- struct{}{}
+			}
+		})
+	}
+	for range 5 {
+		<-ended
+	}
+	d.stop(t, syscall.SIGKILL)
+	group.Wait()
+
+	again := startDev(t, dir)
+	if again.key != d.key {
+		t.Error("the key was lost")
+	}
+	curlLine(t, again)
+	for _, id := range finished {
+		out := runWeir(t, dir, again.environment(), "receipts", "--request", id)
+		if !strings.Contains(out, id) || !strings.Contains(out, "completed") {
+			t.Errorf("finished exchange %s has no receipt: %s", id, out)
+		}
+	}
+	if len(finished) == streams {
+		t.Error("nothing was running when the kill came: the test shows nothing")
+	}
+	again.stop(t, syscall.SIGINT)
+}
+
+// readStream reads one streamed chat and reports its request id and whether
+// the terminal marker came.
+func readStream(ctx context.Context, d *dev, tokens int) (id string, whole bool) {
+	res, err := post(ctx, d.url+"/v1/chat/completions", d.key, chatBody("sim-chat", tokens, true))
+	if err != nil {
+		return "", false
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return "", false
+	}
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		if lines.Text() == "data: [DONE]" {
+			whole = true
+		}
+	}
+	return res.Header.Get("x-request-id"), whole
+}

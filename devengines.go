@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"weir/gateway/catalogue"
+	"weir/scheduler/enginesim"
+)
+
+// simulated is how many simulated servers share the pool of the playground.
+const simulated = 3
+
+// devEngines is what a playground serves: model names, and the catalogue's
+// pools and models as YAML.
+type devEngines struct {
+	models []string // public names
+	pools  []string // YAML list items, as are the next
+	routes []string
+	prices []string
+}
+
+func (e *devEngines) add(pool, model, operations string) {
+	e.models = append(e.models, model)
+	e.routes = append(e.routes, fmt.Sprintf("- {name: %q, operations: [%s], routes: [{pool: %s}]}", model, operations, pool))
+}
+
+// startEngines starts the simulated servers or finds the ones given, and adds
+// the real model where asked.
+func (p *playground) startEngines(ctx context.Context) (*devEngines, error) {
+	e := &devEngines{}
+	var err error
+	if len(p.opts.endpoints) > 0 {
+		err = p.ownEndpoints(ctx, e)
+	} else {
+		err = p.simulatedPool(ctx, e)
+	}
+	if err == nil && p.opts.realModel {
+		err = p.realModel(ctx, e)
+	}
+	return e, err
+}
+
+func (p *playground) simulatedPool(ctx context.Context, e *devEngines) error {
+	pool := "- name: sim\n  endpoints:\n"
+	for i := range simulated {
+		s, err := startSim(ctx, "127.0.0.1:0", enginesim.Config{Models: []string{"sim-chat", "sim-embed"}, Seed: uint64(i + 1)})
+		if err != nil {
+			return err
+		}
+		p.later(s.stop)
+		pool += fmt.Sprintf("  - {id: sim-%d, url: %q, engine: sim, accelerator: CPU}\n", i+1, s.url)
+	}
+	e.pools = append(e.pools, pool)
+	e.add("sim", "sim-chat", "chat, completions")
+	e.add("sim", "sim-embed", "embeddings")
+	e.prices = append(e.prices, // invented, so that receipts have a cost to show
+		`- {model: sim-chat, input: "0.10", cached_input: "0.02", output: "0.40"}`,
+		`- {model: sim-embed, input: "0.02", output: "0"}`)
+	p.say("%d simulated model servers", simulated)
+	return nil
+}
+
+// ownEndpoints asks each server for its models. All of them form one pool, so
+// they must serve the same ones.
+func (p *playground) ownEndpoints(ctx context.Context, e *devEngines) error {
+	pool := "- name: own\n  endpoints:\n"
+	var first []string
+	for i, url := range p.opts.endpoints {
+		url = strings.TrimSuffix(strings.TrimSuffix(strings.TrimRight(url, "/"), "/v1"), "/")
+		models, engine, err := askModels(ctx, url)
+		if err != nil {
+			return fmt.Errorf("model server %s: %w", url, err)
+		}
+		if i == 0 {
+			first = models
+		}
+		pool += fmt.Sprintf("  - {id: own-%d, url: %q, engine: %s}\n", i+1, url, engine)
+		p.say("model server %s (%s): %s", url, engine, strings.Join(models, ", "))
+	}
+	for _, m := range first {
+		e.add("own", m, "chat, completions, embeddings")
+	}
+	e.pools = append(e.pools, pool)
+	return nil
+}
+
+// askModels returns the names that a server lists and which engine it is: the
+// engines sign the list with their name.
+func askModels(ctx context.Context, url string) (names []string, engine string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/v1/models", http.NoBody)
+	if err != nil {
+		return nil, "", err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, "", err
+	}
+	defer res.Body.Close()
+	var list struct {
+		Data []struct {
+			ID      string `json:"id"`
+			OwnedBy string `json:"owned_by"`
+		} `json:"data"`
+	}
+	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(&list); err != nil || res.StatusCode != http.StatusOK {
+		return nil, "", fmt.Errorf("GET /v1/models answers %s without a list of models; is it an OpenAI-compatible server?", res.Status)
+	}
+	engine = "vllm"
+	for _, m := range list.Data {
+		names = append(names, m.ID)
+		if owner := strings.ToLower(m.OwnedBy); owner == "sglang" || owner == "llamacpp" {
+			engine = owner
+		}
+	}
+	if len(names) == 0 {
+		return nil, "", fmt.Errorf("GET /v1/models lists no model")
+	}
+	return names, engine, nil
+}
+
+// applyCatalogue puts the engines into the database as an operator would.
+func (p *playground) applyCatalogue(ctx context.Context, e *devEngines) error {
+	text := fmt.Sprintf(`apiVersion: weir/v1
+bands:
+  - {name: interactive, priority: 100}
+  - {name: standard, priority: 0}
+  - {name: batch, priority: -10}
+plans:
+  dev:
+    bands: {default: standard, priority: interactive, flex: batch, batch: batch, background: batch}
+    weight: 1
+    fairness: tenant
+models:
+  %s
+pools:
+  %s
+prices:
+  %s
+`, strings.Join(e.routes, "\n  "), indent(strings.Join(e.pools, "")), strings.Join(e.prices, "\n  "))
+	doc, warnings, err := catalogue.Parse([]byte(text))
+	if err != nil {
+		return fmt.Errorf("the playground's own catalogue: %w", err)
+	}
+	for _, w := range warnings {
+		p.say("%s", w)
+	}
+	return applyDocument(ctx, p.cfg, doc, io.Discard, catalogue.Options{Prune: true})
+}
+
+func indent(s string) string { return strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ") }

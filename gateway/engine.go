@@ -1,0 +1,204 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"weir/gateway/catalogue"
+	"weir/scheduler"
+	"weir/tenants"
+)
+
+// llamaCPP is the engine kind that doesn't know vLLM's extensions.
+const llamaCPP = "llamacpp"
+
+// idleConn is how long a connection waits for its next request. Most model
+// servers close theirs after 5 s; the side that sends has to be the first, or
+// a request meets the closing of its connection.
+const idleConn = 4 * time.Second
+
+var errNoCertificate = errors.New("no certificate in the file")
+
+// engines sends requests to model servers. Every header and every member that
+// this package sets comes from our own records.
+type engines struct {
+	salt    []byte
+	secrets func(env string) string
+	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	mu         sync.Mutex
+	transports map[string]*http.Transport // by CA file; "" for the system's roots
+}
+
+func newEngines(cfg Config) *engines {
+	dial := cfg.Dial
+	if dial == nil {
+		dial = (&net.Dialer{KeepAlive: 30 * time.Second}).DialContext
+	}
+	return &engines{
+		salt: cfg.SaltSecret, secrets: cfg.Secrets, dial: dial,
+		transports: make(map[string]*http.Transport),
+	}
+}
+
+// cacheSalt seeds the engine's prefix cache, so that no tenant can find out
+// what another one has asked.
+func (e *engines) cacheSalt(t tenants.ID, model string) string {
+	mac := hmac.New(sha256.New, e.salt)
+	mac.Write([]byte(string(t) + "|" + model))
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// engineBody is the JSON for the engine: what we set, then the caller's
+// fields, copied once.
+func engineBody(c *Call, m *catalogue.Model, p *catalogue.Pool, salt string) []byte {
+	plain := slices.ContainsFunc(p.Endpoints, func(e catalogue.Endpoint) bool { return e.Engine == llamaCPP })
+	b := make([]byte, 0, len(c.Fields)+len(salt)+256)
+	b = append(append(b, `{"model":`...), quoteJSON(engineName(m))...)
+	if !plain {
+		b = append(append(append(b, `,"cache_salt":"`...), salt...), '"')
+	}
+	switch {
+	case !c.Stream:
+	case plain:
+		b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)
+	default:
+		b = append(b, `,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`...)
+	}
+	if len(c.Fields) > 0 {
+		b = append(append(b, ','), c.Fields...)
+	}
+	return append(b, '}')
+}
+
+// engineName is what the model is called at its engine.
+func engineName(m *catalogue.Model) string {
+	if m.EngineModel != "" {
+		return m.EngineModel
+	}
+	return m.Name
+}
+
+// delivery is how far a request came. The transport's goroutines write it.
+type delivery struct {
+	onConnect func() // called when there is a connection
+
+	connected atomic.Bool // a connection was there
+	reused    atomic.Bool // it was one that had waited, so the engine may have closed it meanwhile
+	written   atomic.Bool // the whole request was sent
+}
+
+func (d *delivery) trace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		GotConn: func(i httptrace.GotConnInfo) {
+			d.connected.Store(true)
+			d.reused.Store(i.Reused)
+			d.onConnect()
+		},
+		WroteRequest: func(i httptrace.WroteRequestInfo) { d.written.Store(i.Err == nil) },
+	}
+}
+
+// post sends one attempt and returns the answer, whatever its status. The body
+// is bytes in memory: one that were still read from the caller could be cut by
+// the server's own reading, in mid-stream.
+func (e *engines) post(ctx context.Context, d *delivery, to destination, body []byte) (*http.Response, error) {
+	ctx = httptrace.WithClientTrace(ctx, d.trace())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to.target.URL+to.path, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("build request: %w", err)
+	}
+	transport, err := e.transport(to.endpoint.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	h := req.Header
+	for _, kv := range to.target.Headers {
+		h.Add(kv[0], kv[1])
+	}
+	h.Set("Content-Type", "application/json")
+	h.Set("Accept", to.accept)
+	h.Set("X-Request-Id", to.requestID)
+	h.Set("User-Agent", "weir")
+	if name := to.endpoint.APIKeyEnv; name != "" && e.secrets != nil {
+		h.Set("Authorization", "Bearer "+e.secrets(name))
+	}
+	return transport.RoundTrip(req) // no redirects, no cookies: an engine has no business with either
+}
+
+// destination is where and as what one attempt goes.
+type destination struct {
+	target    scheduler.Target
+	endpoint  catalogue.Endpoint
+	path      string
+	accept    string
+	requestID string // "<request id>.<attempt>"
+}
+
+// transport returns the one for a CA file. There are as many as the catalogue
+// names files.
+func (e *engines) transport(caFile string) (*http.Transport, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if t := e.transports[caFile]; t != nil {
+		return t, nil
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	if caFile != "" {
+		var err error
+		if conf.RootCAs, err = certPool(caFile); err != nil {
+			return nil, err
+		}
+	}
+	var http1 http.Protocols
+	http1.SetHTTP1(true)
+	t := &http.Transport{
+		DialContext:            e.dial,
+		TLSClientConfig:        conf,
+		TLSHandshakeTimeout:    10 * time.Second,
+		Protocols:              &http1,
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    1024,
+		IdleConnTimeout:        idleConn,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+	e.transports[caFile] = t
+	return t, nil
+}
+
+// certPool reads the certificates that sign an engine's.
+func certPool(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file) //nolint:gosec // the operator's catalogue names it
+	if err != nil {
+		return nil, fmt.Errorf("engine CA: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("engine CA %s: %w", file, errNoCertificate)
+	}
+	return roots, nil
+}
+
+// close gives back the idle connections.
+func (e *engines) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, t := range e.transports {
+		t.CloseIdleConnections()
+	}
+}

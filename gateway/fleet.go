@@ -1,0 +1,203 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"weir/gateway/catalogue"
+	"weir/scheduler"
+	"weir/scheduler/pool"
+)
+
+// Source is a catalogue that says when it changes.
+type Source interface {
+	Catalogue
+	// Changed is closed when the present snapshot is replaced.
+	Changed() <-chan struct{}
+}
+
+// Fleet is a scheduler and a watcher for each pool of the catalogue. It
+// follows the catalogue: a pool's queue lives on when its endpoints change.
+type Fleet struct {
+	log    *slog.Logger
+	source Source
+
+	mu      sync.RWMutex
+	pools   map[string]*watched
+	clients map[string]*http.Client // by CA file: one that is the same keeps what probes learned
+	closed  bool
+}
+
+// watched is one pool that runs.
+type watched struct {
+	scheduler *scheduler.Embedded
+	watcher   *pool.Pool
+	settings  catalogue.Scheduling
+	stop      context.CancelFunc // nil until the watcher runs
+}
+
+// NewFleet makes the schedulers of the present snapshot, so that requests can
+// be scheduled before Run. metrics may be nil.
+func NewFleet(log *slog.Logger, source Source, metrics prometheus.Registerer) *Fleet {
+	f := &Fleet{log: log, source: source, pools: make(map[string]*watched), clients: make(map[string]*http.Client)}
+	f.reconcile(source.Snapshot())
+	if metrics != nil {
+		metrics.MustRegister(pool.NewCollector(f.Pools))
+	}
+	return f
+}
+
+// Scheduler finds the scheduler of a pool.
+func (f *Fleet) Scheduler(name string) (scheduler.Scheduler, bool) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	p, ok := f.pools[name]
+	if !ok {
+		return nil, false
+	}
+	return p.scheduler, true
+}
+
+// Probe asks an endpoint now whether it lives.
+func (f *Fleet) Probe(ctx context.Context, name, endpoint string) error {
+	f.mu.RLock()
+	p, ok := f.pools[name]
+	f.mu.RUnlock()
+	if !ok {
+		return fmt.Errorf("no pool %s", name)
+	}
+	return p.watcher.Probe(ctx, endpoint)
+}
+
+// Pools is a snapshot of all pools by name.
+func (f *Fleet) Pools() map[string]pool.Snapshot {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	states := make(map[string]pool.Snapshot, len(f.pools))
+	for name, p := range f.pools {
+		states[name] = pool.Snapshot{State: p.scheduler.State(), Loads: p.watcher.Loads()}
+	}
+	return states
+}
+
+// Run watches the endpoints and follows the catalogue until ctx ends. It
+// returns nil when every watcher has stopped.
+func (f *Fleet) Run(ctx context.Context) error {
+	var watchers sync.WaitGroup
+	defer watchers.Wait()
+	for {
+		changed := f.source.Changed()
+		f.reconcile(f.source.Snapshot())
+		f.mu.Lock()
+		for _, p := range f.pools {
+			if p.stop == nil {
+				var each context.Context
+				each, p.stop = context.WithCancel(ctx)
+				watchers.Go(func() { _ = p.watcher.Run(each) }) // always nil
+			}
+		}
+		f.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// Close refuses what waits in every queue, and whatever comes later.
+func (f *Fleet) Close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	for _, p := range f.pools {
+		p.scheduler.Close()
+	}
+}
+
+// reconcile makes the fleet what the snapshot says. A pool whose limits changed
+// gets a new scheduler: what waits in the old one is refused and may come
+// again, what runs ends there.
+func (f *Fleet) reconcile(snap *catalogue.Snapshot) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return
+	}
+	wanted := make(map[string]bool)
+	for _, p := range snap.Pools() {
+		wanted[p.Name] = true
+		w, ok := f.pools[p.Name]
+		if ok && w.settings != p.Scheduler {
+			w.end()
+			ok = false
+		}
+		if !ok {
+			w = f.newPool(p)
+			f.pools[p.Name] = w
+		}
+		w.watcher.SetEndpoints(f.endpoints(p))
+	}
+	for name, w := range f.pools {
+		if !wanted[name] {
+			w.end()
+			delete(f.pools, name)
+		}
+	}
+}
+
+func (w *watched) end() {
+	w.scheduler.Close()
+	if w.stop != nil {
+		w.stop()
+	}
+}
+
+func (f *Fleet) newPool(p *catalogue.Pool) *watched {
+	s := scheduler.New(scheduler.Config{
+		MaxConcurrency: p.Scheduler.MaxConcurrency, MaxQueued: p.Scheduler.MaxQueued,
+		MaxBandQueued: p.Scheduler.MaxBandQueued, MaxFlowQueued: p.Scheduler.MaxFlowQueued,
+		TTL: p.Scheduler.QueueTTL,
+	}, time.Now)
+	return &watched{
+		scheduler: s, settings: p.Scheduler,
+		watcher: pool.New(f.log.With("pool", p.Name), pool.Config{}, s),
+	}
+}
+
+func (f *Fleet) endpoints(p *catalogue.Pool) []pool.Endpoint {
+	out := make([]pool.Endpoint, len(p.Endpoints))
+	for i, e := range p.Endpoints {
+		out[i] = pool.Endpoint{
+			Endpoint: scheduler.Endpoint{ID: e.ID, URL: e.URL, MaxConcurrency: e.MaxConcurrency},
+			Client:   f.client(e.CAFile),
+		}
+	}
+	return out
+}
+
+// client returns the one that trusts a CA file; nil, the pool's own, without one.
+func (f *Fleet) client(caFile string) *http.Client {
+	if caFile == "" {
+		return nil
+	}
+	if c := f.clients[caFile]; c != nil {
+		return c
+	}
+	roots, err := certPool(caFile)
+	if err != nil { // then no probe succeeds, and the endpoint counts as unhealthy
+		f.log.Error("an endpoint's CA can't be read", "ca_file", caFile, "error", err)
+	}
+	c := &http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, IdleConnTimeout: time.Minute,
+	}}
+	f.clients[caFile] = c
+	return c
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weir/scheduler/enginesim"
+)
+
+func simCommand() *cobra.Command {
+	var listen string
+	cfg := enginesim.Config{}
+	cmd := &cobra.Command{
+		Use:   "sim",
+		Short: "Run a simulated model server, for development and tests",
+		Long: `Run a simulated model server that behaves like vLLM: continuous batching, a block
+prefix cache, vLLM's endpoints, metrics and error shapes, and faults on demand.
+It has no model: its text is made of random words, and it says that it is simulated.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := startSim(cmd.Context(), listen, cfg)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "simulated model server on %s\n", s.url)
+			<-cmd.Context().Done()
+			s.stop()
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&listen, "listen", "127.0.0.1:8000", "address; keep it on the loopback interface")
+	f.StringSliceVar(&cfg.Models, "model", []string{"sim-chat"}, "model names that it serves")
+	f.Uint64Var(&cfg.Seed, "seed", 1, "the same seed and request give the same text")
+	f.DurationVar(&cfg.TTFT, "ttft", 0, "fixed part of the time to the first token (default 15ms)")
+	f.DurationVar(&cfg.ITL, "itl", 0, "time between two tokens of a stream (default 5ms)")
+	f.IntVar(&cfg.PrefillRate, "prefill-rate", 0, "uncached prompt tokens a second (default 50000)")
+	f.IntVar(&cfg.MaxNumSeqs, "max-num-seqs", 0, "sequences that run at once (default 64)")
+	f.IntVar(&cfg.KVBlocks, "kv-blocks", 0, "cache capacity in blocks of 16 tokens (default 16384)")
+	f.IntVar(&cfg.ContextLength, "context-length", 0, "tokens of prompt and answer together (default 32768)")
+	f.BoolVar(&cfg.Reasoning, "reasoning", false, "think before each answer")
+	f.BoolVar(&cfg.ZeroLatency, "zero-latency", false, "answer without waiting, for benchmarks")
+	return cmd
+}
+
+// sim is one simulated engine behind a loopback listener.
+type sim struct {
+	url    string
+	server *http.Server
+	engine *enginesim.Engine
+	ended  chan struct{}
+}
+
+// startSim serves a simulated engine on the address until stop.
+func startSim(ctx context.Context, address string, cfg enginesim.Config) (*sim, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("simulated model server: %w", err)
+	}
+	s := &sim{url: "http://" + listener.Addr().String(), engine: enginesim.New(cfg), ended: make(chan struct{})}
+	s.server = &http.Server{Handler: s.engine, ReadHeaderTimeout: 10 * time.Second}
+	go func() {
+		defer close(s.ended)
+		_ = s.server.Serve(listener) // ends with ErrServerClosed, by stop
+	}()
+	return s, nil
+}
+
+// stop ends running answers and the listener.
+func (s *sim) stop() {
+	s.engine.Close()
+	_ = s.server.Close()
+	<-s.ended
+}
