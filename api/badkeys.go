@@ -35,10 +35,10 @@ func newBadKeys(now func() time.Time) *badKeys {
 func (b *badKeys) blocked(client netip.Addr) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.networks) == 0 {
+	full, known := b.networks[network(client)]
+	if !known {
 		return 0
 	}
-	full := b.networks[network(client)]
 	return max(0, full.Sub(b.now())-(badKeyBurst-1)*badKeyInterval)
 }
 
