@@ -1,0 +1,163 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir/gateway/catalogue"
+	"weir/scheduler"
+)
+
+const maxErrorBody = 64 << 10
+
+var errNoTarget = errors.New("a lease without a target")
+
+// attempt takes one lease, and gives it back unless the exchange finished with
+// it.
+func (x *exchange) attempt(ctx context.Context) *Error {
+	if err := x.schedule(ctx); err != nil {
+		return err
+	}
+	x.meter.raw, x.meter.output = x.meter.raw[:0], 0 // the delivered attempt alone counts
+	x.out.prepare(Head{Stream: x.call.Stream, QueueTime: x.queued, Band: x.band, Tier: x.tier, Limit: x.limit})
+
+	d := &delivery{}
+	err := x.forward(ctx, d)
+	if err == nil {
+		return nil
+	}
+	result := err.Cause.result()
+	if err.Cause == UpstreamReset && d.written.Load() {
+		if alive := x.probe(ctx); alive && d.reused.Load() {
+			result = scheduler.Abandoned // it had closed a waiting connection: no fault
+		}
+	}
+	x.exclude = append(x.exclude, x.endpoint)
+	x.endLease(result)
+	return err
+}
+
+// probe asks whether the endpoint survived the request. If it didn't, the
+// request is not to meet another one.
+func (x *exchange) probe(ctx context.Context) (alive bool) {
+	ctx, cancel := context.WithTimeout(ctx, x.g.cfg.ProbeTimeout)
+	defer cancel()
+	err := x.g.deps.Pools.Probe(ctx, x.pool.Name, x.endpoint)
+	if err == nil || errors.Is(ctx.Err(), context.Canceled) { // a caller who left proves nothing
+		return err == nil
+	}
+	x.suspect = true
+	x.g.suspects.add(x.call.Principal.Tenant, x.model.Name, x.call.Fields, time.Now())
+	x.g.metrics.suspects.WithLabelValues(x.pool.Name).Inc()
+	return false
+}
+
+// forward sends the request where the lease says and passes on the answer. It
+// returns nil after finish.
+func (x *exchange) forward(ctx context.Context, d *delivery) *Error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var ping func(time.Time) time.Time
+	if x.call.Stream {
+		ping = func(now time.Time) time.Time { return x.out.ping(now, x.g.cfg.KeepAlive) }
+	}
+	w := newWatch(cancel, x.call.ReceivedAt.Add(x.times.Total), ping, time.Now().Add(x.g.cfg.KeepAlive))
+	defer w.stop()
+	defer followEviction(ctx, x.lease.Evicted(), cancel)()
+
+	resp, err := x.post(ctx, w, d)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close() //nolint:errcheck // nothing is left to learn from it
+	x.lease.Observe(scheduler.Progress{Kind: scheduler.HeadersReceived})
+	switch {
+	case resp.StatusCode != http.StatusOK:
+		return x.refused(ctx, w, resp)
+	case !x.call.Stream:
+		return x.document(ctx, w, resp)
+	case !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream"):
+		return &Error{Cause: UpstreamInvalid, Err: fmt.Errorf("a stream of type %q", resp.Header.Get("Content-Type"))}
+	default:
+		return x.relay(ctx, w, resp.Body)
+	}
+}
+
+// followEviction ends the attempt when the scheduler takes the endpoint back.
+// The returned function waits for the follower; ctx has to end for it.
+func followEviction(ctx context.Context, evicted <-chan struct{}, cancel context.CancelCauseFunc) (wait func()) {
+	if evicted == nil {
+		return func() {}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-evicted:
+			cancel(&Error{Cause: Evicted})
+		case <-ctx.Done():
+		}
+	}()
+	return func() {
+		cancel(nil)
+		<-done
+	}
+}
+
+// post tries the lease's targets in turn while nothing could be sent.
+func (x *exchange) post(ctx context.Context, w *watch, d *delivery) (*http.Response, *Error) {
+	accept := "application/json"
+	if x.call.Stream {
+		accept = "text/event-stream"
+	}
+	d.onConnect = func() { w.wait(FirstByteLimit, x.times.FirstByte) }
+	failure := &Error{Cause: Internal, Err: errNoTarget}
+	for _, target := range x.lease.Targets() {
+		x.endpoint = target.Endpoint
+		w.wait(ConnectFailed, x.times.Connect)
+		resp, err := x.g.engines.post(ctx, d, destination{
+			target: target, endpoint: endpointOf(x.pool, target.Endpoint), path: x.call.Operation.Path(),
+			accept: accept, requestID: x.call.ID + "." + strconv.Itoa(x.attempts),
+		}, x.lease.Body())
+		switch {
+		case err == nil:
+			return resp, nil
+		case ctx.Err() != nil:
+			return nil, ended(ctx)
+		case d.connected.Load():
+			return nil, &Error{Cause: UpstreamReset, Err: err}
+		default:
+			failure = &Error{Cause: ConnectFailed, Err: err}
+		}
+	}
+	return nil, failure
+}
+
+// endpointOf finds an endpoint of the pool. A remote scheduler may name one
+// that the catalogue doesn't have; it then has neither key nor CA of its own.
+func endpointOf(p *catalogue.Pool, id string) catalogue.Endpoint {
+	for _, e := range p.Endpoints {
+		if e.ID == id {
+			return e
+		}
+	}
+	return catalogue.Endpoint{}
+}
+
+// refused reads why an engine didn't answer.
+func (x *exchange) refused(ctx context.Context, w *watch, resp *http.Response) *Error {
+	w.wait(IdleLimit, x.times.Idle)
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	if err != nil && ctx.Err() != nil {
+		return ended(ctx)
+	}
+	e := responseError(resp, body) // with what was read, even if it is not all
+	forCaller(e, x.model, x.call.Operation)
+	return e
+}

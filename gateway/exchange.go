@@ -1,0 +1,262 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"weir/billing"
+	"weir/gateway/admission"
+	"weir/gateway/catalogue"
+	"weir/scheduler"
+	"weir/tenants"
+)
+
+// exchange is one call on its way from admission to receipt. One goroutine
+// works on it.
+type exchange struct {
+	g    *Gateway
+	call Call
+	out  *answer
+
+	// From the catalogue, as it was at the start.
+	model    *catalogue.Model
+	pool     *catalogue.Pool
+	prices   *billing.Book
+	queue    scheduler.Scheduler
+	band     string
+	priority int
+	tier     tenants.Tier
+	times    catalogue.Timeouts
+
+	nodes []admission.Node // admitted at; their slots are held until finish
+	limit LimitState
+
+	// The present attempt, and what is known from all of them.
+	body     []byte
+	salt     string
+	lease    scheduler.Lease // nil when none is live
+	endpoint string
+	attempts int
+	queuedAt time.Time
+	queued   time.Duration
+	ttft     time.Duration
+	exclude  []string
+	suspect  bool
+	meter    meter
+
+	finished bool
+}
+
+func newExchange(g *Gateway, c Call, sink Sink) *exchange {
+	if c.ReceivedAt.IsZero() {
+		c.ReceivedAt = time.Now()
+	}
+	return &exchange{g: g, call: c, out: &answer{sink: sink}}
+}
+
+// run is the exchange's course. On success it has finished, on failure its
+// caller does that.
+func (x *exchange) run(ctx context.Context) *Error {
+	if err := x.resolve(); err != nil {
+		return err
+	}
+	if err := x.admit(ctx); err != nil {
+		return err
+	}
+	x.salt = x.g.engines.cacheSalt(x.call.Principal.Tenant, x.model.Name)
+	x.body = engineBody(&x.call, x.model, x.pool, x.salt)
+	for {
+		err := x.attempt(ctx)
+		if err == nil || !x.mayRetry(ctx, err) {
+			return err
+		}
+	}
+}
+
+// mayRetry decides on another attempt: never once the caller has seen a byte,
+// and within the pool's budget.
+func (x *exchange) mayRetry(ctx context.Context, err *Error) bool {
+	ok := err.Cause.Effect().Retryable && x.attempts < maxAttempts && !x.suspect &&
+		ctx.Err() == nil && !x.out.started() && x.g.retries.spend(x.pool.Name)
+	if ok {
+		x.g.metrics.retries.WithLabelValues(x.pool.Name, string(err.Cause)).Inc()
+	}
+	return ok
+}
+
+// resolve finds out what was asked for, and whether this caller may have it.
+func (x *exchange) resolve() *Error {
+	snap, p := x.g.deps.Catalogue.Snapshot(), x.call.Principal
+	m, ok := snap.Lookup(x.call.Model)
+	switch {
+	case !ok || m.ShutdownDate != nil && !x.call.ReceivedAt.Before(*m.ShutdownDate):
+		return &Error{Cause: ModelNotFound, Param: "model"}
+	case !p.MayUse(m.Name):
+		return &Error{Cause: ModelForbidden, Param: "model"}
+	case !slices.Contains(m.Operations, string(x.call.Operation)):
+		return &Error{Cause: WrongOperation, Param: "model"}
+	}
+	x.model, x.prices, x.times = m, snap.Prices, limits(m.Timeouts)
+	if left, ok := x.g.suspects.has(p.Tenant, m.Name, x.call.Fields, x.call.ReceivedAt); ok {
+		return &Error{Cause: SuspectRequest, RetryAfter: left}
+	}
+	asked := x.call.Tier
+	if asked == "" {
+		asked = tenants.TierDefault
+	}
+	x.band, x.tier = p.Band(asked)
+	if x.priority, ok = snap.Band(x.band); !ok {
+		return &Error{Cause: Internal, Err: fmt.Errorf("plan %s names no known band for tier %s", p.Plan.Name, asked)}
+	}
+	name := route(m.Routes)
+	if x.pool, ok = snap.Pool(name); !ok {
+		return &Error{Cause: NoEndpoint, Err: fmt.Errorf("model %s: no pool %q", m.Name, name)}
+	}
+	if x.queue, ok = x.g.deps.Pools.Scheduler(name); !ok {
+		return &Error{Cause: NoEndpoint, Err: fmt.Errorf("pool %s has no scheduler yet", name)}
+	}
+	x.meter.prompt = x.promptEstimate()
+	return nil
+}
+
+// limits fills in the default time limits.
+func limits(t catalogue.Timeouts) catalogue.Timeouts {
+	for _, l := range [...]struct {
+		at    *time.Duration
+		value time.Duration
+	}{
+		{&t.Connect, 5 * time.Second},
+		{&t.FirstByte, 2 * time.Minute},
+		{&t.Idle, time.Minute},
+		{&t.Total, 30 * time.Minute},
+	} {
+		if *l.at <= 0 {
+			*l.at = l.value
+		}
+	}
+	return t
+}
+
+// route picks one of a model's routes by weight; "" when there is none.
+func route(routes []catalogue.Route) string {
+	total := 0
+	for _, r := range routes {
+		total += max(r.Weight, 1)
+	}
+	if total == 0 {
+		return ""
+	}
+	at := rand.N(total) //nolint:gosec // a share of load is no secret
+	for _, r := range routes {
+		if at -= max(r.Weight, 1); at < 0 {
+			return r.Pool
+		}
+	}
+	return ""
+}
+
+// promptEstimate counts about four characters a token.
+func (x *exchange) promptEstimate() int64 { return int64(len(x.call.Fields)/4 + 1) }
+
+// admit asks at the nodes that have limits: the tenant and the key. A key
+// without a limit of its own has the plan's for keys.
+func (x *exchange) admit(ctx context.Context) *Error {
+	p := x.call.Principal
+	nodes := make([]admission.Node, 0, 2)
+	add := func(id string, l tenants.Limits) {
+		if id != "" && (l.RequestsPerMinute > 0 || l.Concurrency > 0) {
+			nodes = append(nodes, admission.Node{ID: id, RequestsPerMinute: l.RequestsPerMinute, Concurrency: l.Concurrency})
+		}
+	}
+	key := p.Limits
+	if key.RequestsPerMinute == 0 {
+		key.RequestsPerMinute = p.Plan.KeyLimits.RequestsPerMinute
+	}
+	if key.Concurrency == 0 {
+		key.Concurrency = p.Plan.KeyLimits.Concurrency
+	}
+	add(string(p.Tenant), p.Plan.Limits)
+	add(string(p.Key), key)
+	if len(nodes) == 0 {
+		return nil
+	}
+	v, err := x.g.deps.Limits.Admit(ctx, x.call.ID, nodes)
+	x.limit = LimitState{Requests: v.Limit, RemainingRequests: v.Left, ResetRequests: v.Reset}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		x.nodes = nodes // the store may have admitted it all the same
+		return ended(ctx)
+	case err != nil:
+		x.nodes = nodes
+		return &Error{Cause: LimitsUnknown, Err: err}
+	case v.Admitted:
+		x.nodes = nodes
+		return nil
+	case v.Slots:
+		return &Error{Cause: TooManyAtOnce, RetryAfter: v.Retry, Limit: x.limit}
+	default:
+		return &Error{Cause: RateLimited, RetryAfter: v.Retry, Limit: x.limit}
+	}
+}
+
+// schedule waits for an endpoint. A retry goes to the head of its flow.
+func (x *exchange) schedule(ctx context.Context) *Error {
+	p, begin := x.call.Principal, time.Now()
+	request := scheduler.Request{
+		ID:           x.call.ID + "." + strconv.Itoa(x.attempts+1),
+		Flow:         scheduler.Flow{FairnessID: p.FairnessID, Band: x.priority},
+		Weight:       p.Plan.Weight,
+		Body:         x.body,
+		CacheSalt:    x.salt,
+		InputTokens:  int(x.meter.prompt),
+		OutputTokens: x.outputBound(),
+		QueuedAt:     x.queuedAt,
+		TTL:          x.call.QueueTTL,
+		Exclude:      x.exclude,
+	}
+	lease, err := x.queue.Schedule(ctx, request)
+	x.queued += time.Since(begin)
+	if x.queuedAt.IsZero() {
+		x.queuedAt = begin
+	}
+	var refusal *scheduler.Refusal
+	switch {
+	case err == nil:
+		x.lease, x.attempts = lease, x.attempts+1
+		return nil
+	case ctx.Err() != nil:
+		return ended(ctx)
+	case errors.As(err, &refusal):
+		return &Error{Cause: refusalCause(refusal.Reason), RetryAfter: refusal.RetryAfter, Err: err}
+	default:
+		return &Error{Cause: Internal, Err: err}
+	}
+}
+
+// outputBound is the most that the engine may generate; 0 when unknown.
+func (x *exchange) outputBound() int {
+	n := x.call.MaxTokens
+	if n == 0 {
+		n = x.model.MaxOutput
+	}
+	return n * max(x.call.Choices, 1)
+}
+
+// ended says why the exchange's context did.
+func ended(ctx context.Context) *Error {
+	cause := context.Cause(ctx)
+	var ours *Error
+	switch {
+	case errors.As(cause, &ours):
+		return ours
+	case errors.Is(cause, tenants.ErrRevoked):
+		return &Error{Cause: KeyRevoked, Err: cause}
+	default:
+		return &Error{Cause: ClientGone, Err: cause}
+	}
+}

@@ -1,0 +1,207 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"weir/scheduler"
+)
+
+const (
+	doneEvent = "data: [DONE]\n\n"
+	drainTime = 100 * time.Millisecond // for the end of an engine's answer, to keep its connection
+	maxPooled = 64 << 10               // larger buffers are not kept
+)
+
+var (
+	errNoDone    = errors.New("the stream ended without its marker")
+	errLongReply = errors.New("answer longer than the limit")
+)
+
+// relay passes a stream on: each read's whole events in one piece. Only the
+// engine's end marker is success, and the caller sees it when the receipt is
+// stored.
+func (x *exchange) relay(ctx context.Context, w *watch, body io.Reader) *Error {
+	s := &splitter{limit: x.g.cfg.MaxEvent}
+	r := x.rewriter()
+	for {
+		readErr := s.fill(body)
+		w.rest()
+		done, failure := x.burst(s, r)
+		if !done && failure == nil && readErr != nil {
+			done, failure = x.broken(ctx, s, r, readErr)
+		}
+		switch {
+		case done:
+			return x.complete(ctx, w, body)
+		case failure != nil:
+			return x.inStream(failure)
+		}
+		w.wait(IdleLimit, x.times.Idle)
+	}
+}
+
+// rewriter makes the one of this answer.
+func (x *exchange) rewriter() *rewriter {
+	tier := ""
+	if x.call.Tier != "" {
+		tier = string(x.tier)
+	}
+	return newRewriter(&x.meter, x.model.Name, engineName(x.model), tier, x.call.IncludeUsage)
+}
+
+// burst passes on all whole events that have been read.
+func (x *exchange) burst(s *splitter, r *rewriter) (done bool, failure *Error) {
+	buf, _ := x.g.buffers.Get().(*[]byte)
+	out := (*buf)[:0]
+	for !done && failure == nil {
+		ev, ok := s.next()
+		if !ok {
+			break
+		}
+		if done = bytes.Equal(ev.data, doneMarker); done {
+			out = r.closing(out)
+			break
+		}
+		out, failure = x.event(r, out, ev)
+	}
+	if len(out) > 0 {
+		if gone := x.out.send(out); gone != nil && !done {
+			failure = gone
+		}
+	}
+	if cap(out) <= maxPooled {
+		*buf = out
+		x.g.buffers.Put(buf)
+	}
+	return done, failure
+}
+
+// event appends what the caller shall see of one event.
+func (x *exchange) event(r *rewriter, out []byte, ev event) ([]byte, *Error) {
+	if ev.failed {
+		return out, eventError(ev.data)
+	}
+	out, failure := r.chunk(out, ev.data)
+	if failure != nil {
+		return out, failure
+	}
+	if r.output {
+		x.firstOutput()
+	}
+	x.lease.Observe(scheduler.Progress{
+		Kind: scheduler.EventReceived, OutputTokens: int(x.meter.output), Event: ev.data,
+	})
+	return out, nil
+}
+
+// firstOutput notes when the first piece of the answer came.
+func (x *exchange) firstOutput() {
+	if x.ttft == 0 {
+		x.ttft = time.Since(x.call.ReceivedAt)
+		x.lease.Observe(scheduler.Progress{Kind: scheduler.FirstToken, OutputTokens: 1})
+	}
+}
+
+// broken says what the end of a stream means that came before its marker. A
+// marker without the blank line after it still counts.
+func (x *exchange) broken(ctx context.Context, s *splitter, r *rewriter, err error) (done bool, failure *Error) {
+	switch {
+	case ctx.Err() != nil:
+		return false, ended(ctx)
+	case errors.Is(err, errEventTooLong):
+		return false, &Error{Cause: UpstreamInvalid, Err: err}
+	case !errors.Is(err, io.EOF):
+		return false, &Error{Cause: UpstreamReset, Err: err}
+	}
+	if ev, ok := s.last(); ok && bytes.Equal(ev.data, doneMarker) {
+		if out := r.closing(nil); len(out) > 0 {
+			_ = x.out.send(out) // the engine has done its part; who left then pays for it
+		}
+		return true, nil
+	}
+	return false, &Error{Cause: UpstreamInvalid, Err: errNoDone}
+}
+
+// inStream completes an engine's failure: after the first byte to the caller
+// every one of them is the same to everybody.
+func (x *exchange) inStream(e *Error) *Error {
+	switch e.Cause { //nolint:exhaustive // the default has the rest
+	case UpstreamReset, UpstreamStatus, UpstreamBusy, UpstreamInvalid, UpstreamRefused, ContextTooLong:
+		if x.out.started() {
+			return &Error{Cause: UpstreamDied, Err: e}
+		}
+		forCaller(e, x.model, x.call.Operation)
+	default:
+	}
+	return e
+}
+
+// complete settles a stream and lets the caller see its end. Then it reads the
+// few bytes that may be left of the engine's, so that the connection can be
+// used again.
+func (x *exchange) complete(ctx context.Context, w *watch, body io.Reader) *Error {
+	if err := x.finish(ctx, nil); err != nil {
+		return err
+	}
+	_ = x.out.send([]byte(doneEvent)) // who leaves now has seen all but the marker
+	w.wait(TotalLimit, drainTime)
+	_, _ = io.CopyN(io.Discard, body, 512) // at worst the connection is lost
+	return nil
+}
+
+// document passes one JSON answer on.
+func (x *exchange) document(ctx context.Context, w *watch, resp *http.Response) *Error {
+	body, err := readDocument(resp, x.g.cfg.MaxDocument, func() { w.wait(IdleLimit, x.times.Idle) })
+	w.stop()
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return ended(ctx)
+	case errors.Is(err, errLongReply):
+		return &Error{Cause: UpstreamInvalid, Err: err}
+	case err != nil:
+		return &Error{Cause: UpstreamReset, Err: err}
+	}
+	out, failure := x.rewriter().document(make([]byte, 0, len(body)+64), body)
+	if failure != nil {
+		forCaller(failure, x.model, x.call.Operation)
+		return failure
+	}
+	x.firstOutput()
+	x.lease.Observe(scheduler.Progress{Kind: scheduler.EventReceived, Event: body})
+	if err := x.finish(ctx, nil); err != nil {
+		return err
+	}
+	_ = x.out.send(out) // the answer was made and is paid for, whoever reads it
+	return nil
+}
+
+// readDocument reads a whole body of at most limit bytes. Moved is called
+// after each read.
+func readDocument(resp *http.Response, limit int64, moved func()) ([]byte, error) {
+	if resp.ContentLength > limit {
+		return nil, fmt.Errorf("%w: %d bytes", errLongReply, resp.ContentLength)
+	}
+	buf := make([]byte, 0, max(resp.ContentLength, 2<<10)+1) // one more, to meet the end without growing
+	for {
+		n, err := resp.Body.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		switch {
+		case errors.Is(err, io.EOF):
+			return buf, nil
+		case err != nil:
+			return nil, err
+		case int64(len(buf)) > limit:
+			return nil, errLongReply
+		}
+		moved()
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+	}
+}

@@ -1,0 +1,280 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/tidwall/gjson"
+)
+
+// Keys as they stand in an engine's JSON. See splice.go.
+const (
+	modelKey    = `"model":`
+	usageKey    = `"usage":`
+	tierKey     = `"service_tier":`
+	choicesKey  = `"choices":`
+	errorKey    = `"error":`
+	choicesNone = `"choices":[]`
+	choicesSome = `"choices":[{`
+	abortWord   = `"abort"`
+	callsKey    = `"tool_calls":`
+)
+
+// noiseKeys are members that engines add for their own machinery; at whatever
+// depth they stand, they say nothing to a caller and may show too much.
+func noiseKeys() [][]byte {
+	return [][]byte{
+		[]byte(`"prompt_token_ids":`),
+		[]byte(`"token_ids":`),
+		[]byte(`"prompt_logprobs":`),
+		[]byte(`"kv_transfer_params":`),
+		[]byte(`"matched_stop":`),
+		[]byte(`"sglext":`),
+	}
+}
+
+// rewriter turns what an engine answers into what the caller may see: the
+// public model name, the tier served, usage only where it was asked for, no
+// engine noise. All else stays as it is, byte for byte. One rewriter serves
+// one answer.
+type rewriter struct {
+	meter *meter
+	model []byte // public name as a JSON string
+	tier  []byte // `,"service_tier":"..."`; empty when the caller named none
+	usage bool   // the caller asked for the closing usage chunk
+	keep  bool   // nothing about the model member changes
+
+	noise    [][]byte
+	old, new []byte // the model member as this engine writes it, and as we do
+	head     []byte // start of a chunk of our own, where one may be needed
+	closed   bool   // the closing usage chunk has passed
+	output   bool   // some event had output
+	calls    toolCalls
+	edits    edits // of the present chunk
+}
+
+// newRewriter makes the rewriter of one answer.
+func newRewriter(m *meter, public, engine, tier string, usage bool) *rewriter {
+	r := &rewriter{
+		meter: m, model: quoteJSON(public), usage: usage, noise: noiseKeys(),
+		keep: public == engine && tier == "",
+	}
+	if tier != "" {
+		r.tier = append([]byte(`,`+tierKey), quoteJSON(tier)...)
+		r.noise = append(r.noise, []byte(tierKey)) // ours replaces the engine's
+	}
+	return r
+}
+
+// chunk appends what the caller shall see of one event's data to out, as a
+// whole event. The error says that the engine gave up, or doesn't speak the
+// protocol.
+func (r *rewriter) chunk(out, p []byte) ([]byte, *Error) {
+	p = bytes.TrimSpace(p)
+	if len(p) < 2 || p[0] != '{' || p[len(p)-1] != '}' {
+		return out, &Error{Cause: UpstreamInvalid, Err: errNotJSON}
+	}
+	if err := engineError(p); err != nil {
+		return out, err
+	}
+	if r.head == nil && r.usage {
+		r.learnHead(p)
+	}
+	if hasOutput(p) {
+		r.output = true
+		r.meter.output++
+	}
+	if bytes.Contains(p, []byte(callsKey)) {
+		p = r.calls.reindex(p)
+	}
+	show := r.noteUsage(p)
+	if show == usageDropsChunk {
+		return out, nil
+	}
+	p = r.edit(p, show)
+	out = append(out, "data: "...)
+	return append(r.edits.apply(out, p), "\n\n"...), nil
+}
+
+// document appends a whole JSON answer to out.
+func (r *rewriter) document(out, p []byte) ([]byte, *Error) {
+	p = bytes.TrimSpace(p)
+	if len(p) < 2 || p[0] != '{' || !gjson.ValidBytes(p) {
+		return out, &Error{Cause: UpstreamInvalid, Err: errNotJSON}
+	}
+	if err := engineError(p); err != nil {
+		return out, err
+	}
+	if u := member(p, "usage"); u.found() && p[u.value] == '{' {
+		r.meter.saw(p[u.value:u.end])
+	}
+	p = r.edit(p, usageStays)
+	return r.edits.apply(out, p), nil
+}
+
+// edit collects what has to change in p. Where two changes meet, which takes
+// a member that we cut beside or within another one, it cuts noise until they
+// don't; so it returns the p that the edits are for.
+func (r *rewriter) edit(p []byte, show usageShown) []byte {
+	for {
+		r.edits.reset()
+		for _, key := range r.noise {
+			r.edits.cutAll(p, key)
+		}
+		r.editUsage(p, show)
+		r.editModel(p)
+		if !r.edits.overlap {
+			return p
+		}
+		r.edits.reset()
+		for _, key := range r.noise {
+			if r.edits.cutAll(p, key); len(r.edits.list) > 0 {
+				break
+			}
+		}
+		if len(r.edits.list) == 0 {
+			r.editUsage(p, show) // the name stood within the usage
+			return p
+		}
+		r.edits.list = r.edits.list[:1]
+		p = r.edits.apply(nil, p)
+	}
+}
+
+// closing appends what has to stand before the end marker: the usage chunk
+// that the caller asked for, where the engine sent none in its canonical form.
+func (r *rewriter) closing(out []byte) []byte {
+	if !r.usage || r.closed || r.head == nil {
+		return out
+	}
+	r.closed = true
+	out = append(append(out, "data: "...), r.head...)
+	out = append(append(out, choicesNone+","+usageKey...), r.meter.json()...)
+	return append(out, "}\n\n"...)
+}
+
+// usageShown is what the caller sees of a chunk's usage.
+type usageShown int
+
+const (
+	usageStays usageShown = iota
+	usageCut
+	usageNull
+	usageDropsChunk // it is all that the chunk has
+)
+
+// noteUsage takes in what the engine counted in a chunk, and decides how much
+// of it the caller sees.
+func (r *rewriter) noteUsage(p []byte) usageShown {
+	u := member(p, "usage")
+	if !u.found() {
+		return usageStays
+	}
+	counted := p[u.value] == '{'
+	if counted {
+		r.meter.saw(p[u.value:u.end])
+	}
+	switch {
+	case counted && lastChunk(p):
+		again := r.closed
+		r.closed = true
+		if again || !r.usage {
+			return usageDropsChunk
+		}
+		return usageStays
+	case !r.usage:
+		return usageCut
+	case counted:
+		return usageNull
+	default:
+		return usageStays
+	}
+}
+
+func (r *rewriter) editUsage(p []byte, show usageShown) {
+	if show == usageStays {
+		return
+	}
+	u := member(p, "usage")
+	switch {
+	case !u.found():
+	case show == usageCut:
+		r.edits.add(without(p, u))
+	case show == usageNull:
+		r.edits.add(splice{from: u.value, to: u.end, with: []byte("null")})
+	}
+}
+
+// lastChunk reports whether a chunk carries nothing but usage.
+func lastChunk(p []byte) bool {
+	if bytes.Contains(p, []byte(choicesNone)) {
+		return true
+	}
+	return !bytes.Contains(p, []byte(choicesSome)) && len(gjson.GetBytes(p, "choices").Array()) == 0
+}
+
+// editModel puts the public name and the tier in the place of the model
+// member. The engine's form of it is learnt once for the whole answer.
+func (r *rewriter) editModel(p []byte) {
+	if r.keep {
+		return
+	}
+	if i := bytes.Index(p, r.old); len(r.old) > 0 && i >= 0 {
+		r.edits.add(splice{from: i, to: i + len(r.old), with: r.new})
+		return
+	}
+	v := gjson.GetBytes(p, "model")
+	if v.Type != gjson.String {
+		return
+	}
+	from, to := bytes.LastIndex(p[:v.Index], []byte(`"model"`)), v.Index+len(v.Raw)
+	r.old = bytes.Clone(p[from:to])
+	r.new = append(append([]byte(modelKey), r.model...), r.tier...)
+	r.edits.add(splice{from: from, to: to, with: r.new})
+}
+
+// learnHead keeps of the first chunk what a chunk of our own needs.
+func (r *rewriter) learnHead(p []byte) {
+	v := gjson.GetManyBytes(p, "id", "object", "created")
+	if !v[0].Exists() {
+		return
+	}
+	r.head = append(r.head, `{"id":`+v[0].Raw...)
+	if v[1].Exists() {
+		r.head = append(r.head, `,"object":`+v[1].Raw...)
+	}
+	if v[2].Exists() {
+		r.head = append(r.head, `,"created":`+v[2].Raw...)
+	}
+	r.head = append(append(append(r.head, `,`+modelKey...), r.model...), r.tier...)
+	r.head = append(r.head, ',')
+}
+
+// hasOutput reports whether a chunk carries a piece of the answer: the first
+// one, which only names the role, and the one with the finish reason don't.
+func hasOutput(p []byte) bool {
+	for _, key := range [...]string{
+		`"content":`, `"reasoning_content":`, `"reasoning":`, `"text":`, `"arguments":`, `"refusal":`,
+	} {
+		for rest := p; ; {
+			i := bytes.Index(rest, []byte(key))
+			if i < 0 {
+				break
+			}
+			rest = bytes.TrimLeft(rest[i+len(key):], " ")
+			if len(rest) > 1 && rest[0] == '"' && rest[1] != '"' {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// quoteJSON writes s as a JSON string.
+func quoteJSON(s string) []byte {
+	b, err := json.Marshal(s)
+	if err != nil { // a string always marshals
+		return []byte(`""`)
+	}
+	return b
+}

@@ -1,0 +1,156 @@
+package gateway
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"weir/billing"
+	"weir/scheduler"
+)
+
+// finish ends the exchange, once: it ends the lease, frees the slots, stores
+// the receipt, and tells log and metrics. A nil failure is success. It returns
+// StoreDown where the receipt of a success could not be stored; whoever called
+// it must then not show the answer's end.
+func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
+	if x.finished {
+		return nil
+	}
+	x.finished = true
+	cause := Success
+	if failure != nil {
+		cause = failure.Cause
+	}
+	x.endLease(cause.result())
+	r := x.receipt(cause)
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.g.cfg.SettleTimeout)
+	defer cancel()
+	var releasing sync.WaitGroup
+	if len(x.nodes) > 0 {
+		releasing.Go(func() { x.release(ctx) })
+	}
+	stored := x.store(ctx, r)
+	releasing.Wait()
+
+	if cause == Success && stored != nil {
+		failure = &Error{Cause: StoreDown, Err: stored}
+		r.Outcome = string(StoreDown)
+	}
+	if failure == nil {
+		x.g.retries.earn(x.pool.Name)
+	}
+	x.g.metrics.observe(x, r)
+	x.report(ctx, r, failure)
+	if cause == Success {
+		return failure
+	}
+	return nil
+}
+
+// endLease gives the endpoint back, if one is held.
+func (x *exchange) endLease(result scheduler.Result) {
+	if x.lease == nil {
+		return
+	}
+	u, _ := x.meter.usage(result == scheduler.Completed)
+	x.lease.End(scheduler.Outcome{
+		Result:       result,
+		InputTokens:  int(u.InputUncached),
+		CachedTokens: int(u.InputCached),
+		OutputTokens: int(u.Output + u.Reasoning),
+	})
+	x.lease = nil
+}
+
+// release frees the slots. A store that doesn't hear of it lets them expire.
+func (x *exchange) release(ctx context.Context) {
+	if err := x.g.deps.Limits.Release(ctx, x.call.ID, x.nodes); err != nil {
+		x.g.log.LogAttrs(ctx, slog.LevelWarn, "slots not released",
+			slog.String("request_id", x.call.ID), slog.Any("error", err))
+	}
+}
+
+// store writes the receipt of an exchange that was given a lease.
+func (x *exchange) store(ctx context.Context, r billing.Receipt) error {
+	if x.attempts == 0 {
+		return nil
+	}
+	err := x.g.deps.Receipts.Settle(ctx, r, nil)
+	if err != nil {
+		x.g.log.LogAttrs(ctx, slog.LevelError, "receipt not stored",
+			slog.String("request_id", r.RequestID), slog.String("tenant", r.Tenant), slog.Any("error", err))
+	}
+	return err
+}
+
+// receipt is the record of what the exchange used and cost.
+func (x *exchange) receipt(cause Cause) billing.Receipt {
+	c, p := &x.call, x.call.Principal
+	r := billing.Receipt{
+		RequestID:       c.ID,
+		ClientRequestID: c.ClientRequestID,
+		Tenant:          string(p.Tenant),
+		Project:         string(p.Project),
+		Key:             string(p.Key),
+		Operation:       string(c.Operation),
+		Endpoint:        x.endpoint,
+		Attempts:        x.attempts,
+		Stream:          c.Stream,
+		Band:            x.band,
+		Priority:        x.priority,
+		Tier:            string(x.tier),
+		UsageSource:     billing.NoUsage,
+		StartedAt:       c.ReceivedAt,
+		QueueTime:       x.queued,
+		TTFT:            x.ttft,
+		Duration:        time.Since(c.ReceivedAt),
+		Outcome:         string(cause),
+	}
+	if x.model != nil {
+		r.Model = x.model.Name
+	}
+	if x.pool != nil {
+		r.Pool = x.pool.Name
+	}
+	if x.attempts > 0 && cause.Effect().Billable {
+		r.Usage, r.UsageSource = x.meter.usage(cause == Success)
+	}
+	if price, ok := x.prices.Rate(r.Model, c.ReceivedAt); ok {
+		r.PriceVersion = price.Version
+		cost, err := price.Cost(r.Usage)
+		if err != nil { // a broken price or an absurd count: the usage is kept, the cost can be made up for
+			x.g.log.Error("exchange not rated", slog.String("request_id", c.ID), slog.Any("error", err))
+		}
+		r.CostNano = cost
+	}
+	return r
+}
+
+// report writes the exchange's one line.
+func (x *exchange) report(ctx context.Context, r billing.Receipt, failure *Error) {
+	attrs := []slog.Attr{
+		slog.String("request_id", r.RequestID),
+		slog.String("tenant", r.Tenant),
+		slog.String("key", r.Key),
+		slog.String("operation", r.Operation),
+		slog.String("model", r.Model),
+		slog.String("band", r.Band),
+		slog.String("endpoint", r.Endpoint),
+		slog.Int("attempts", r.Attempts),
+		slog.Int64("queue_ms", r.QueueTime.Milliseconds()),
+		slog.Int64("ttft_ms", r.TTFT.Milliseconds()),
+		slog.Int64("duration_ms", r.Duration.Milliseconds()),
+		slog.Int64("tokens_in", r.Usage.InputUncached),
+		slog.Int64("tokens_cached", r.Usage.InputCached),
+		slog.Int64("tokens_out", r.Usage.Output+r.Usage.Reasoning),
+		slog.Int64("cost_nano", r.CostNano),
+		slog.String("outcome", r.Outcome),
+	}
+	if failure != nil && failure.Err != nil {
+		attrs = append(attrs, slog.String("error", failure.Err.Error()))
+	}
+	x.g.log.LogAttrs(ctx, slog.LevelInfo, "exchange", attrs...)
+}

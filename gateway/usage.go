@@ -1,0 +1,77 @@
+package gateway
+
+import (
+	"strconv"
+
+	"github.com/tidwall/gjson"
+
+	"weir/billing"
+)
+
+// meter keeps what an exchange used: the engine's latest count and, for an
+// engine that sends none in time, our own.
+type meter struct {
+	raw    []byte // the engine's latest usage object
+	prompt int64  // estimate of the prompt's tokens
+	output int64  // events with output; engines send about one token in each
+}
+
+// saw takes in a usage object of the engine. The last one counts.
+func (m *meter) saw(raw []byte) { m.raw = append(m.raw[:0], raw...) }
+
+// usage returns what was used. Complete says that the engine came to its end,
+// so that its last count is its final one. A running count is per choice at
+// some engines, so our own is used where it is higher. Nothing is counted for
+// an exchange that was cut before any output.
+func (m *meter) usage(complete bool) (billing.Usage, billing.UsageSource) {
+	u, sound := readUsage(m.raw)
+	switch {
+	case sound && complete:
+		return u, billing.UpstreamFinal
+	case sound:
+		u.Output = max(u.Output, m.output-u.Reasoning)
+		return u, billing.UpstreamPartial
+	case m.output == 0 && !complete:
+		return billing.Usage{}, billing.NoUsage
+	default:
+		return billing.Usage{InputUncached: m.prompt, Output: m.output}, billing.GatewayCount
+	}
+}
+
+// readUsage splits the wire's totals into disjoint classes. Details may be
+// absent or null. It reports false where the counts can't be true.
+func readUsage(raw []byte) (billing.Usage, bool) {
+	if len(raw) == 0 {
+		return billing.Usage{}, false
+	}
+	r := gjson.GetManyBytes(raw, "prompt_tokens", "completion_tokens", "prompt_tokens_details.cached_tokens",
+		"completion_tokens_details.reasoning_tokens", "reasoning_tokens")
+	t := billing.Totals{Prompt: count(r[0]), Completion: count(r[1]), Cached: count(r[2]), Reasoning: count(r[3])}
+	if t.Reasoning == nil {
+		t.Reasoning = count(r[4])
+	}
+	return t.Split()
+}
+
+// count is the number at r; nil where there is none.
+func count(r gjson.Result) *int64 {
+	if r.Type != gjson.Number {
+		return nil
+	}
+	n := r.Int()
+	return &n
+}
+
+// json is the usage object for the caller: the engine's, or our count where
+// the engine gave none.
+func (m *meter) json() []byte {
+	if len(m.raw) > 0 {
+		return m.raw
+	}
+	u, _ := m.usage(true)
+	in, out := u.InputUncached+u.InputCached, u.Output+u.Reasoning
+	b := strconv.AppendInt([]byte(`{"prompt_tokens":`), in, 10)
+	b = strconv.AppendInt(append(b, `,"completion_tokens":`...), out, 10)
+	b = strconv.AppendInt(append(b, `,"total_tokens":`...), in+out, 10)
+	return append(b, '}')
+}
