@@ -1,0 +1,217 @@
+// Command bench measures what a gateway costs: CPU, latency and memory of Weir
+// beside a bare proxy (the floor), nginx and, where one is given, a peer, all in
+// front of one constant upstream on the same machine and in interleaved rounds.
+// It checks every answer and, at the end, every receipt; a wrong one fails it.
+//
+// CPU is counted from /proc over the whole process trees, Postgres and Redis
+// included: unlike latency it adds up, and noisy neighbours disturb it least.
+// Compare ratios to the floor of the same run, not numbers of two machines.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"weir/migrations/pgserver"
+)
+
+const directName = "direct"
+
+// options are the command's flags.
+type options struct {
+	weir     string
+	rounds   int
+	scale    float64
+	idle     int
+	out      string
+	mockAddr string
+	peer     string
+	peerName string
+	peerKey  string
+	peerPID  int
+}
+
+// bench is one run of the command.
+type bench struct {
+	progress io.Writer
+	dir      string // all that the run makes; removed at its end
+	mockAddr string
+	rounds   int
+	idle     int
+
+	client       *client
+	targets      []*target
+	children     []*child
+	postgres     *pgserver.Server
+	installation *installation
+
+	made    Stats // what the mock made for metered targets
+	results results
+	held    map[string]held
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := realMain(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		stop()
+		os.Exit(1) //nolint:gocritic // stop has run
+	}
+}
+
+func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 1 {
+		switch args[0] {
+		case "mock":
+			return serveRole(args[1], newMock())
+		case floorName:
+			return serveRole(args[1], newFloor("http://"+args[2]))
+		}
+	}
+	var o options
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&o.weir, "weir", "", "the weir program to measure; empty: only the floor and nginx")
+	flags.IntVar(&o.rounds, "rounds", 5, "interleaved rounds")
+	flags.Float64Var(&o.scale, "scale", 1, "multiple of the number of requests")
+	flags.IntVar(&o.idle, "idle", 1000, "idle streams to hold open")
+	flags.StringVar(&o.out, "o", "", "file whose marked section takes the report")
+	flags.StringVar(&o.mockAddr, "mock", "", "address for the upstream (default: a free port); a peer must send there")
+	flags.StringVar(&o.peer, "peer", "", "base URL of another gateway that runs in front of -mock")
+	flags.StringVar(&o.peerName, "peer-name", "peer", "what to call it")
+	flags.StringVar(&o.peerKey, "peer-key", os.Getenv("BENCH_PEER_KEY"), "its key, better given as BENCH_PEER_KEY") //nolint:forbidigo // this is a main package
+	flags.IntVar(&o.peerPID, "peer-pid", 0, "its process, whose tree is measured")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	if o.rounds < 1 || o.scale <= 0 || o.idle < 1 {
+		return errors.New("-rounds, -scale and -idle must be positive")
+	}
+	return o.run(ctx, args, stdout, stderr)
+}
+
+func (o options) run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	if o.weir != "" {
+		if err := runnable(o.weir); err != nil {
+			return err
+		}
+	}
+	dir, err := os.MkdirTemp("", "weir-bench-")
+	if err != nil {
+		return err
+	}
+	b := &bench{
+		progress: stderr, dir: dir, mockAddr: o.mockAddr, rounds: o.rounds, idle: o.idle,
+		client: newClient(), results: results{}, held: map[string]held{},
+	}
+	defer func() { err = errors.Join(err, b.stop(context.WithoutCancel(ctx)), os.RemoveAll(dir)) }()
+	if err := b.start(ctx, o); err != nil {
+		return err
+	}
+	ls := loads(o.scale)
+	if err := b.warmUp(ctx, ls); err != nil {
+		return err
+	}
+	// First, while no big prompt has grown a heap that idle streams could use.
+	if err := b.holdStreams(ctx, o.idle); err != nil {
+		return err
+	}
+	if err := b.measureAll(ctx, o.rounds, ls); err != nil {
+		return err
+	}
+	if b.installation != nil {
+		if _, err := b.settled(ctx); err != nil {
+			return fmt.Errorf("receipts are wrong: %w", err)
+		}
+	}
+	text := b.report(ls, "go run ./bench "+shown(args), time.Now())
+	if _, err := io.WriteString(stdout, text); err != nil {
+		return err
+	}
+	if o.out != "" {
+		return place(o.out, text)
+	}
+	return nil
+}
+
+// shown hides a key among the arguments.
+func shown(args []string) string {
+	out := append([]string(nil), args...)
+	for i, a := range out {
+		name, _, joined := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		switch {
+		case name != "peer-key":
+		case joined:
+			out[i] = "-peer-key=..."
+		case i+1 < len(out):
+			out[i+1] = "..."
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// start brings up the upstream and every target.
+func (b *bench) start(ctx context.Context, o options) error {
+	if b.mockAddr == "" {
+		port, err := freePort(ctx)
+		if err != nil {
+			return err
+		}
+		b.mockAddr = hostPort(port)
+	}
+	if _, err := b.startSelf(ctx, "mock", b.mockAddr, []string{"GOMAXPROCS=1"}); err != nil {
+		return err
+	}
+	b.targets = append(b.targets, &target{name: directName, url: "http://" + b.mockAddr})
+
+	port, err := freePort(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := b.startSelf(ctx, floorName, hostPort(port), nil, b.mockAddr)
+	if err != nil {
+		return err
+	}
+	b.targets = append(b.targets, &target{name: floorName, url: "http://" + hostPort(port), parts: []part{{floorName, c.pid()}}})
+	if err := b.startNginx(ctx); err != nil {
+		return err
+	}
+	if o.peer != "" {
+		if o.peerPID == 0 {
+			return errors.New("-peer needs -peer-pid: the process to measure")
+		}
+		b.targets = append(b.targets, &target{name: o.peerName, url: strings.TrimRight(o.peer, "/"), key: o.peerKey, parts: []part{{o.peerName, o.peerPID}}})
+	}
+	if o.weir != "" {
+		return b.startWeir(ctx, o.weir)
+	}
+	return nil
+}
+
+// stop ends all that was started, the last first.
+func (b *bench) stop(ctx context.Context) error {
+	b.client.http.CloseIdleConnections()
+	for i := len(b.children) - 1; i >= 0; i-- {
+		b.children[i].stop()
+	}
+	if b.postgres == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, stopLimit)
+	defer cancel()
+	return b.postgres.Stop(ctx)
+}
+
+func (b *bench) say(text string) { _, _ = fmt.Fprintln(b.progress, "bench:", text) }

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"weir/migrations"
+	"weir/migrations/pgserver"
+)
+
+// gatewayCatalogue sells the mock's models under a plan whose limits are
+// checked, and never reached.
+const gatewayCatalogue = `apiVersion: weir/v1
+bands:
+  - {name: standard, priority: 0}
+plans:
+  bench:
+    bands: {default: standard}
+    weight: 1
+    fairness: tenant
+    limits: {requests_per_minute: 100000000, concurrency: 1000000}
+    key_limits: {requests_per_minute: 100000000, concurrency: 1000000}
+pools:
+  - name: mock
+    scheduler: {max_queued: 100000, max_band_queued: 100000, max_flow_queued: 100000}
+    endpoints: [{id: mock, url: "http://%s", engine: vllm, max_concurrency: 20000}]
+models:
+  - {name: bench, operations: [chat], routes: [{pool: mock}]}
+  - {name: bench-paced, operations: [chat], routes: [{pool: mock}]}
+  - {name: bench-idle, operations: [chat], routes: [{pool: mock}], timeouts: {idle: 30m}}
+prices:
+  - {model: bench, input: "0.10", cached_input: "0.02", output: "0.40"}
+  - {model: bench-paced, input: "0.10", cached_input: "0.02", output: "0.40"}
+  - {model: bench-idle, input: "0.10", cached_input: "0.02", output: "0.40"}
+`
+
+// installation is a real Weir: Postgres with fsync on, a schema, a catalogue, a
+// tenant and a key.
+type installation struct {
+	program  string
+	env      []string
+	postgres *pgserver.Server
+	pgPID    int
+	adminURL string // superuser's, to count receipts beyond row-level security
+	key      string
+}
+
+const database = "weir"
+
+func (b *bench) install(ctx context.Context, program string) (*installation, error) {
+	in := &installation{program: program}
+	b.say("starting Postgres, fsync on")
+	pg, err := pgserver.Start(ctx, pgserver.Config{
+		Dir: filepath.Join(b.dir, "postgres"), Durable: true, Log: slog.New(slog.DiscardHandler), Progress: b.say,
+	})
+	if err != nil {
+		return nil, err
+	}
+	b.postgres, in.postgres = pg, pg
+	if in.pgPID, err = childNamed("postgres"); err != nil {
+		return nil, err
+	}
+	in.adminURL = pg.URL(database)
+	logins, err := migrations.Prepare(ctx, pg.URL("postgres"), database, pg.Secret())
+	if err != nil {
+		return nil, err
+	}
+	pepper := make([]byte, 32)
+	_, _ = rand.Read(pepper) // never fails
+	in.env = []string{
+		"WEIR_DATABASE_URL=" + logins.App,
+		"WEIR_WORKER_DATABASE_URL=" + logins.Worker,
+		"WEIR_OWNER_DATABASE_URL=" + logins.Owner,
+		"WEIR_KEYS_PEPPER=1:" + base64.StdEncoding.EncodeToString(pepper),
+		"WEIR_CACHE_SALT_SECRET=" + rand.Text() + rand.Text(),
+		"WEIR_STATE_DIR=" + filepath.Join(b.dir, "state"),
+	}
+	return in, in.seed(ctx, b.dir, b.mockAddr)
+}
+
+// runnable turns a missing program into advice.
+func runnable(program string) error {
+	if _, err := os.Stat(program); err != nil {
+		return fmt.Errorf("%w: build it first (make build)", err)
+	}
+	return nil
+}
+
+// seed does what an operator does, with the operator's commands.
+func (in *installation) seed(ctx context.Context, dir, mockAddr string) error {
+	file := filepath.Join(dir, "catalog.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, gatewayCatalogue, mockAddr), 0o600); err != nil {
+		return err
+	}
+	if _, err := in.weir(ctx, "migrate"); err != nil {
+		return err
+	}
+	if _, err := in.weir(ctx, "apply", "-f", file); err != nil {
+		return err
+	}
+	tenant, err := in.weir(ctx, "tenant", "create", "Bench", "--plan", "bench", "--quiet")
+	if err != nil {
+		return err
+	}
+	in.key, err = in.weir(ctx, "key", "create", "--tenant", tenant, "--quiet")
+	return err
+}
+
+// weir runs one command to its end and returns what it printed.
+func (in *installation) weir(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, in.program, args...) //nolint:gosec // the program under measurement
+	cmd.Env = append(os.Environ(), in.env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("weir %s: %w: %s", args[0], err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// serve adds a running gateway as a target. further are the parts whose work
+// counts too, beside Postgres.
+func (b *bench) serve(ctx context.Context, in *installation, name string, env []string, further ...part) error {
+	port, err := freePort(ctx)
+	if err != nil {
+		return err
+	}
+	opsPort, err := freePort(ctx)
+	if err != nil {
+		return err
+	}
+	addr, ops := hostPort(port), hostPort(opsPort)
+	state := filepath.Join(b.dir, "state-"+strconv.Itoa(port))
+	env = append(append([]string{}, in.env...), append(env,
+		"WEIR_LISTEN="+addr, "WEIR_OPS_ADDR="+ops, "WEIR_STATE_DIR="+state)...)
+	c, err := startChild(b.dir, "weir-"+strconv.Itoa(port), env, in.program, "serve")
+	if err != nil {
+		return err
+	}
+	b.children = append(b.children, c)
+	b.say("waiting for " + name)
+	if err := c.ready(ctx, answers("http://"+ops+"/readyz")); err != nil {
+		return err
+	}
+	parts := append([]part{{"gateway", c.pid()}, {"Postgres", in.pgPID}}, further...)
+	b.targets = append(b.targets, &target{name: name, url: "http://" + addr, key: in.key, parts: parts, metered: true})
+	return nil
+}
+
+func hostPort(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// startWeir adds the gateway twice: with its in-process limits, as one replica
+// runs, and with limits in Redis where that is installed.
+func (b *bench) startWeir(ctx context.Context, program string) error {
+	in, err := b.install(ctx, program)
+	if err != nil {
+		return err
+	}
+	b.installation = in
+	if err := b.serve(ctx, in, "weir", nil); err != nil {
+		return err
+	}
+	redis, err := exec.LookPath("redis-server")
+	if err != nil {
+		b.say("redis-server is not installed: left out")
+		return nil //nolint:nilerr // it is optional
+	}
+	port, err := freePort(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := startChild(b.dir, "redis", nil, redis, "--port", strconv.Itoa(port), "--bind", "127.0.0.1",
+		"--save", "", "--appendonly", "no", "--dir", b.dir)
+	if err != nil {
+		return err
+	}
+	b.children = append(b.children, c)
+	if err := c.ready(ctx, pong(hostPort(port))); err != nil {
+		return err
+	}
+	return b.serve(ctx, in, "weir, Redis", []string{"WEIR_REDIS_URL=redis://" + hostPort(port) + "/0"}, part{"Redis", c.pid()})
+}
+
+// pong asks a Redis whether it lives.
+func pong(addr string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return err
+		}
+		defer conn.Close() //nolint:errcheck // nothing more is read
+		if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+			return err
+		}
+		buf := make([]byte, 5)
+		if _, err := conn.Read(buf); err != nil {
+			return err
+		}
+		if string(buf) != "+PONG" {
+			return errors.New("no answer to PING")
+		}
+		return nil
+	}
+}
