@@ -168,7 +168,7 @@ func (p *playground) startDatabase(ctx context.Context, log *slog.Logger) error 
 	if p.cfg.OwnerURL == "" || p.cfg.WorkerURL == "" {
 		return errors.New("WEIR_DATABASE_URL is set: set WEIR_WORKER_DATABASE_URL and WEIR_OWNER_DATABASE_URL too (docs/database.md)")
 	}
-	applied, err := migrations.Up(ctx, log, p.cfg.OwnerURL.Reveal())
+	applied, err := migrations.Up(ctx, slog.New(slog.DiscardHandler), p.cfg.OwnerURL.Reveal()) // told below
 	if len(applied) > 0 {
 		p.say("%d migrations applied", len(applied))
 	}
