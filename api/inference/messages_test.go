@@ -2,6 +2,7 @@ package inference
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -154,7 +155,9 @@ func TestToolsAndFormats(t *testing.T) {
 		{name: "a pattern of patterns", member: "tools", value: toolOf(`{"name":"f","parameters":{"pattern":"((a{1000}){1000}){1000}"}}`), code: codeFunctionParameter, param: "tools[0].function.parameters"},
 		{name: "a long pattern", member: "tools", value: toolOf(`{"name":"f","parameters":{"pattern":"` + strings.Repeat("a", maxPattern+1) + `"}}`), code: codeFunctionParameter, param: "tools[0].function.parameters.pattern"},
 		{name: "a long pattern of properties", member: "tools", value: toolOf(`{"name":"f","parameters":{"patternProperties":{"` + strings.Repeat("a", maxPattern+1) + `":{}}}}`), code: codeFunctionParameter},
-		{name: "too many patterns", member: "tools", value: toolOf(`{"name":"f","parameters":{"anyOf":[` + strings.Repeat(`{"pattern":"a"},`, maxPatterns) + `{"pattern":"a"}]}}`), code: codeFunctionParameter, param: "tools[0].function.parameters.anyOf[64].pattern"},
+		{name: "many common patterns", member: "tools", value: toolOf(`{"name":"f","parameters":{"anyOf":[` + strings.Repeat(`{"pattern":"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{12}$"},`, 500) + `{}]}}`), forward: "="},
+		{name: "patterns that expand too much together", member: "tools", value: toolOf(`{"name":"f","parameters":{"anyOf":[` + strings.Repeat(`{"pattern":"(`+strings.Repeat("ab", 200)+`){1,1000}"},`, 2) + `{"pattern":"(` + strings.Repeat("ab", 200) + `){1000}"}]}}`), code: codeFunctionParameter, param: "tools[0].function.parameters.anyOf[2].pattern"},
+		{name: "a repeat count beyond reason", member: "tools", value: toolOf(`{"name":"f","parameters":{"pattern":"a{99999999999999999999}"}}`), code: codeFunctionParameter, param: "tools[0].function.parameters.pattern"},
 		{name: "a deep schema", member: "tools", value: toolOf(`{"name":"f","parameters":` + deep + `}`), code: codeFunctionParameter},
 		{name: "a number that would fill the memory", member: "tools", value: toolOf(`{"name":"f","parameters":{"minimum":1e99999999}}`), code: codeFunctionParameter, param: "tools[0].function.parameters.minimum"},
 		{name: "a huge schema", member: "tools", value: toolOf(`{"name":"f","parameters":{"description":"` + strings.Repeat("a", maxSchemaBytes) + `"}}`), code: codeFunctionParameter, param: "tools[0].function.parameters"},
@@ -249,6 +252,27 @@ func BenchmarkParse(b *testing.B) {
 					Models: shelf{}, Alloc: func(n int) []byte { return scratch[:n] },
 				})
 				if err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// The dearest schemas that the budgets let through must not cost much.
+func BenchmarkDearestSchema(b *testing.B) {
+	patterns := `{"anyOf":[` + strings.Repeat(`{"pattern":"(`+strings.Repeat("[^x]", 120)+`){1000}"},`, 2) + `{}]}`
+	var wide strings.Builder
+	wide.WriteString(`{"properties":{`)
+	for i := range 9000 {
+		fmt.Fprintf(&wide, `"p%d":{"type":"string"},`, i)
+	}
+	wide.WriteString(`"z":{}}}`)
+	for name, schema := range map[string]string{"patterns": patterns, "properties": wide.String()} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := compile([]byte(schema), true); err != nil {
 					b.Fatal(err)
 				}
 			}

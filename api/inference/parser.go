@@ -5,6 +5,7 @@
 package inference
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -98,6 +99,7 @@ type parse struct {
 	minTokens           int
 	streamOptions       bool
 	schemaBytes         int // of all schemas so far
+	patternCost         int // of all their patterns
 	tools               []string
 	toolChoice          choice
 }
@@ -175,12 +177,7 @@ func (p *parse) member(table policy, name []byte, at int) {
 
 // ignore names a member that has no effect.
 func (p *parse) ignore(name string) {
-	for _, known := range p.ignored {
-		if known == name {
-			return
-		}
-	}
-	if len(p.ignored) < maxMembers {
+	if len(p.ignored) < maxMembers && !slices.Contains(p.ignored, name) {
 		p.ignored = append(p.ignored, name)
 	}
 }

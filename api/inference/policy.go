@@ -142,7 +142,7 @@ func completionsRules() []rule {
 	return []rule{
 		{name: "prompt", action: require, read: (*parse).readPrompt},
 		{name: "logprobs", read: integer(0, 20)},
-		{name: "echo", action: take, read: unless("true", "The prompt can't be echoed.")},
+		{name: "echo", action: take, read: (*parse).readEcho},
 		{name: "best_of", action: take, read: unlessOne},
 		{name: "suffix", action: take, read: unlessEmpty},
 	}

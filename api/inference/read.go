@@ -223,15 +223,11 @@ func (p *parse) readStore() {
 	}
 }
 
-// unless takes any value but the one given, which it refuses.
-func unless(refusedText, why string) func(*parse) {
-	return func(p *parse) {
-		p.Kind()
-		at := p.Offset()
-		p.Skip()
-		if p.Err() == nil && string(p.Slice(at, p.Offset())) == refusedText {
-			p.refuse(at, codeUnsupported, "%s is not supported with this value. %s", why)
-		}
+func (p *parse) readEcho() {
+	p.Kind()
+	at := p.Offset()
+	if p.readBool() {
+		p.refuse(at, codeUnsupported, "%s may not be true: the prompt is not echoed.")
 	}
 }
 

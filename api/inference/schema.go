@@ -6,6 +6,7 @@ import (
 	"errors"
 	"regexp"
 	"regexp/syntax"
+	"runtime"
 
 	"github.com/maypok86/otter/v2"
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -18,9 +19,9 @@ import (
 const (
 	maxSchemaBytes  = 256 << 10 // of all schemas of a request
 	maxSchemaDepth  = 32
-	maxPattern      = 512 // bytes of one pattern
-	maxPatterns     = 64  // of one schema
-	maxSchemaNumber = 24  // characters: the compiler counts exactly, so 1e999999 would cost it
+	maxPattern      = 512     // bytes of one pattern
+	maxPatternCost  = 1 << 20 // of all patterns of a request: their bytes, times their largest repeat count
+	maxSchemaNumber = 24      // characters: the compiler counts exactly, so 1e999999 would cost it
 	schemaCache     = 4096
 )
 
@@ -34,7 +35,7 @@ func (p *parse) readSchema(code string) {
 		return
 	}
 	from := p.Offset()
-	w := schemaWalk{parse: p, code: code}
+	w := schemaWalk{p, code}
 	w.value(0, false)
 	p.schemaBytes += p.Offset() - from
 	if p.schemaBytes > maxSchemaBytes {
@@ -45,8 +46,7 @@ func (p *parse) readSchema(code string) {
 type schemaWalk struct {
 	*parse
 
-	code     string
-	patterns int
+	code string
 }
 
 // value walks one value; pattern says that a string there is an expression.
@@ -91,10 +91,28 @@ func (w *schemaWalk) patternProperties(depth int) {
 }
 
 func (w *schemaWalk) pattern(at int, text []byte) {
-	w.patterns++
-	if len(text) > maxPattern || w.patterns > maxPatterns {
-		w.refuse(at, w.code, "%s is beyond the budget of patterns: %d in a schema, of %d bytes each.", maxPatterns, maxPattern)
+	w.patternCost += len(text) * (1 + largestCount(text))
+	if len(text) > maxPattern || w.patternCost > maxPatternCost {
+		w.refuse(at, w.code, "%s is beyond the budget of patterns. Use fewer or shorter ones, and smaller repeat counts.")
 	}
+}
+
+// largestCount is the largest number that follows a brace or a comma, as repeat
+// counts do: compilers write out what is repeated as often as that.
+func largestCount(pattern []byte) int {
+	largest, n, counting := 0, 0, false
+	for _, b := range pattern {
+		switch {
+		case b == '{' || b == ',':
+			n, counting = 0, true
+		case counting && '0' <= b && b <= '9' && n < maxPatternCost:
+			n = n*10 + int(b-'0')
+			largest = max(largest, n)
+		default:
+			counting = false
+		}
+	}
+	return largest
 }
 
 // checkSchema compiles the schema between the offsets. strict says that an
@@ -117,10 +135,16 @@ func (p *parse) checkSchema(from, to int, strict bool, code string) {
 // turn, so verdicts on good ones are kept, by tenant.
 type schemas struct {
 	good *otter.Cache[[sha256.Size]byte, struct{}]
+	// The dearest schemas take tenths of a second to compile: half of the
+	// processors at most work for them.
+	compiling chan struct{}
 }
 
 func newSchemas() *schemas {
-	return &schemas{good: otter.Must(&otter.Options[[sha256.Size]byte, struct{}]{MaximumSize: schemaCache})}
+	return &schemas{
+		good:      otter.Must(&otter.Options[[sha256.Size]byte, struct{}]{MaximumSize: schemaCache}),
+		compiling: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+	}
 }
 
 func (s *schemas) check(tenant string, schema []byte, strict bool) error {
@@ -136,6 +160,8 @@ func (s *schemas) check(tenant string, schema []byte, strict bool) error {
 	if _, ok := s.good.GetIfPresent(key); ok {
 		return nil
 	}
+	s.compiling <- struct{}{}
+	defer func() { <-s.compiling }()
 	if err := compile(schema, strict); err != nil {
 		return err
 	}
