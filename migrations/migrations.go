@@ -52,8 +52,7 @@ func Up(ctx context.Context, log *slog.Logger, ownerURL string) ([]string, error
 	results, err := provider.Up(ctx)
 
 	// goose hands over what went well before a failure inside the error.
-	var partial *goose.PartialError
-	if errors.As(err, &partial) {
+	if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 		results = partial.Applied
 	}
 	var applied []string

@@ -137,8 +137,7 @@ func actAs(t *testing.T, app *pgxpool.Pool, tenant, sql string, args ...any) (in
 }
 
 func code(err error) string {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pg.Code
 	}
 	return ""

@@ -18,6 +18,7 @@ import (
 // cluster is a state folder and the programs that work on it.
 type cluster struct {
 	dir     string
+	lock    *os.File // held while a program of ours runs on the folder
 	bin     string
 	durable bool
 	account account
@@ -55,7 +56,7 @@ func (c *cluster) ensure(ctx context.Context, tell func(string)) (string, error)
 
 	// initdb isn't atomic and its traces confuse a later start: it works aside,
 	// and only a whole cluster gets the name.
-	if err := removeMatches(filepath.Join(c.dir, "init-*")); err != nil {
+	if err := c.removeHalves(ctx); err != nil {
 		return "", err
 	}
 	fresh, err := os.MkdirTemp(c.dir, "init-")
@@ -79,6 +80,25 @@ func (c *cluster) ensure(ctx context.Context, tell func(string)) (string, error)
 		return "", err
 	}
 	return password, c.sync()
+}
+
+// removeHalves removes what a killed initdb left. It may still be ending, and
+// writing while we remove.
+func (c *cluster) removeHalves(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, removeLimit)
+	defer cancel()
+	halves, err := filepath.Glob(filepath.Join(c.dir, "init-*"))
+	if err != nil {
+		return err
+	}
+	for _, half := range halves {
+		for err := os.RemoveAll(half); err != nil; err = os.RemoveAll(half) {
+			if werr := wait(ctx, pollInterval); werr != nil {
+				return errors.Join(err, werr)
+			}
+		}
+	}
+	return nil
 }
 
 // ensurePassword writes the password to its final name in one step: the cluster
@@ -125,7 +145,7 @@ func (c *cluster) choosePort(ctx context.Context) (int, error) {
 }
 
 func portOf(l net.Listener) int {
-	return l.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // it listens on tcp4
+	return l.Addr().(*net.TCPAddr).Port
 }
 
 // command prepares one of Postgres' programs, writing to the log. The caller
@@ -147,7 +167,7 @@ func (c *cluster) run(ctx context.Context, name string, args ...string) error {
 	if err != nil {
 		return err
 	}
-	p, err := launch(cmd)
+	p, err := launch(cmd, c.lock)
 	closeLog()
 	if err != nil {
 		return err
@@ -233,19 +253,6 @@ func writeWhole(path, text string) error {
 		return err
 	}
 	return os.Rename(aside, path)
-}
-
-func removeMatches(pattern string) error {
-	found, err := filepath.Glob(pattern)
-	if err != nil {
-		return err
-	}
-	for _, path := range found {
-		if err := os.RemoveAll(path); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func removeIfExists(path string) error {

@@ -2,6 +2,7 @@ package pgserver
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
@@ -16,8 +17,10 @@ type process struct {
 
 // launch starts the program. One goroutine, and with it one thread, lives as
 // long as the program: Linux signals a child when the *thread* that started it
-// ends, and the runtime is free to end idle threads.
-func launch(cmd *exec.Cmd) (*process, error) {
+// ends, and the runtime is free to end idle threads. The same goroutine keeps
+// the folder's lock: a file that nobody refers to any more is closed, and a
+// caller may drop the Server and go on using its URL.
+func launch(cmd *exec.Cmd, lock *os.File) (*process, error) {
 	p := &process{done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
@@ -36,6 +39,7 @@ func launch(cmd *exec.Cmd) (*process, error) {
 		p.pid = cmd.Process.Pid
 		started <- nil
 		p.err = cmd.Wait()
+		runtime.KeepAlive(lock)
 		release()
 		close(p.done)
 	}()

@@ -36,6 +36,7 @@ const (
 	retryPause    = 300 * time.Millisecond
 	pollInterval  = 20 * time.Millisecond
 	pingLimit     = 5 * time.Second
+	removeLimit   = 10 * time.Second
 )
 
 // Config says what to run and where. Dir and Log are required.
@@ -58,7 +59,6 @@ type Server struct {
 	port     int
 	password string
 	process  *process
-	lock     *os.File
 }
 
 // Start brings up the cluster in c.Dir, making it if there is none, and returns
@@ -84,20 +84,18 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := start(ctx, dir, c)
+	s, err := start(ctx, &cluster{dir: dir, lock: lock, durable: c.Durable}, c)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start postgres in %s: %w", dir, err), lock.Close())
 	}
-	s.lock = lock
 	return s, nil
 }
 
-func start(ctx context.Context, dir string, c Config) (*Server, error) {
+func start(ctx context.Context, cl *cluster, c Config) (*Server, error) {
 	tell := c.Progress
 	if tell == nil {
 		tell = func(string) {}
 	}
-	cl := &cluster{dir: dir, durable: c.Durable}
 	if err := cl.stopLeftover(ctx); err != nil {
 		return nil, err
 	}
@@ -105,7 +103,7 @@ func start(ctx context.Context, dir string, c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cl.account, err = newAccount(ctx, bin, dir); err != nil {
+	if cl.account, err = newAccount(ctx, bin, cl.dir); err != nil {
 		return nil, err
 	}
 	cl.bin = bin
@@ -116,7 +114,7 @@ func start(ctx context.Context, dir string, c Config) (*Server, error) {
 	s := &Server{cluster: cl, password: password}
 	err = s.launch(ctx, c.Settings)
 	if err != nil && !c.Durable && ctx.Err() == nil {
-		c.Log.WarnContext(ctx, "cluster without fsync can't start, making a new one", "dir", dir, "error", err)
+		c.Log.WarnContext(ctx, "cluster without fsync can't start, making a new one", "dir", cl.dir, "error", err)
 		if err := os.RemoveAll(cl.data()); err != nil {
 			return nil, err
 		}
@@ -142,7 +140,7 @@ func (s *Server) launch(ctx context.Context, settings map[string]string) error {
 		if cerr != nil {
 			return cerr
 		}
-		s.process, err = launch(cmd)
+		s.process, err = launch(cmd, s.cluster.lock)
 		closeLog()
 		if err != nil {
 			return err
@@ -252,7 +250,7 @@ func (s *Server) Err() error {
 // will recover at its next start. A second Stop does nothing.
 func (s *Server) Stop(ctx context.Context) error {
 	err := s.end(ctx)
-	if cerr := s.lock.Close(); cerr != nil && !errors.Is(cerr, os.ErrClosed) {
+	if cerr := s.cluster.lock.Close(); cerr != nil && !errors.Is(cerr, os.ErrClosed) {
 		err = errors.Join(err, cerr)
 	}
 	return err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -116,6 +117,29 @@ func TestFolderBelongsToOneServer(t *testing.T) {
 	if _, err := Start(t.Context(), config(dir)); !errors.Is(err, ErrInUse) {
 		t.Errorf("second Start: %v, want ErrInUse", err)
 	}
+}
+
+func TestFolderStaysLockedWhenTheServerIsForgotten(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	pid := func() int {
+		s, err := Start(t.Context(), config(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.process.pid // and nothing else of it
+	}()
+	for range 3 {
+		runtime.GC() // finalizers run a round later
+	}
+	_, err := Start(t.Context(), config(dir))
+	if !errors.Is(err, ErrInUse) {
+		t.Errorf("second Start: %v, want ErrInUse", err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the server to end", func() bool { return gone(t, pid) })
 }
 
 func TestNothingButThePasswordOpensIt(t *testing.T) {
@@ -354,7 +378,7 @@ func TestLeftServerIsStoppedFirst(t *testing.T) {
 	// A server that outlived its owner, as where the kernel doesn't tell it.
 	c := config(t.TempDir())
 	old := mustStart(t, c)
-	if err := old.lock.Close(); err != nil {
+	if err := old.cluster.lock.Close(); err != nil {
 		t.Fatal(err)
 	}
 	mustStart(t, c)
