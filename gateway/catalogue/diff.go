@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -100,21 +101,30 @@ func (d *Document) objects() (map[string]map[string]string, error) {
 	return out, nil
 }
 
-// flatten names list items by their id, name or pool, so that a moved item is
-// not a change of all that follow.
-func flatten(path string, n *yaml.Node, into map[string]string) {
+// flatten puts the leaves under n into fields, by path. List items are named by
+// their id, name or pool, so that a new one is not a change of all that follow,
+// and have an empty entry of their own. The order of routes counts, that of no
+// other list.
+func flatten(path string, n *yaml.Node, fields map[string]string) {
 	join := func(key string) string { return strings.TrimPrefix(path+"."+key, ".") }
 	switch n.Kind {
 	case yaml.MappingNode:
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			flatten(join(n.Content[i].Value), n.Content[i+1], into)
+			flatten(join(n.Content[i].Value), n.Content[i+1], fields)
 		}
 	case yaml.SequenceNode:
 		for i, item := range n.Content {
-			flatten(join(itemKey(item, i)), item, into)
+			at := join(itemKey(item, i))
+			fields[at] = ""
+			if item.Kind != yaml.ScalarNode {
+				flatten(at, item, fields)
+			}
+			if path == "routes" {
+				fields[at+".position"] = strconv.Itoa(i + 1)
+			}
 		}
 	default:
-		into[path] = n.Value
+		fields[path] = n.Value
 	}
 }
 
@@ -127,24 +137,42 @@ func itemKey(item *yaml.Node, position int) string {
 			return item.Content[i+1].Value
 		}
 	}
-	return fmt.Sprint(position)
+	return strconv.Itoa(position)
 }
 
+// differences lists the fields that differ. An item that is new or gone is one
+// difference, whatever it holds.
 func differences(before, after map[string]string) []string {
 	all := maps.Clone(before)
 	maps.Copy(all, after)
 	var out []string
+	whole := map[string]bool{} // items that are on one side only
 	for _, path := range slices.Sorted(maps.Keys(all)) {
 		b, had := before[path]
 		a, has := after[path]
+		if had && has && a == b || within(whole, path) {
+			continue
+		}
 		switch {
-		case had && has && a != b:
+		case had && has:
 			out = append(out, fmt.Sprintf("%s %s -> %s", path, b, a))
-		case !had:
-			out = append(out, fmt.Sprintf("%s + %s", path, a))
-		case !has:
-			out = append(out, fmt.Sprintf("%s - %s", path, b))
+		case has:
+			out = append(out, strings.TrimSpace(fmt.Sprintf("+ %s %s", path, a)))
+			whole[path] = a == ""
+		default:
+			out = append(out, strings.TrimSpace(fmt.Sprintf("- %s %s", path, b)))
+			whole[path] = b == ""
 		}
 	}
 	return out
+}
+
+// within reports whether path is inside one of the items.
+func within(items map[string]bool, path string) bool {
+	for i, r := range path {
+		if r == '.' && items[path[:i]] {
+			return true
+		}
+	}
+	return false
 }

@@ -13,49 +13,55 @@ import (
 	"weir/tenants"
 )
 
-// Querier reads: a pool, a connection or a transaction.
-type Querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+// DB begins transactions: a pool or a connection.
+type DB interface {
+	BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Load reads the whole catalogue.
-func Load(ctx context.Context, q Querier) (*Snapshot, error) {
-	doc, book, err := read(ctx, q)
+// Load reads the whole catalogue as it is at one moment: never half of a change.
+func Load(ctx context.Context, db DB) (s *Snapshot, err error) {
+	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		doc, book, err := read(ctx, tx)
+		if err == nil {
+			s = newSnapshot(doc, book)
+		}
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("load catalogue: %w", err)
 	}
-	return newSnapshot(doc, book), nil
+	return s, nil
 }
 
 // Document writes the catalogue as an operator would have: applying it changes
 // nothing. Prices are those in effect.
 func (s *Snapshot) Document() *Document { return s.doc }
 
-func read(ctx context.Context, q Querier) (*Document, *billing.Book, error) {
+func read(ctx context.Context, tx pgx.Tx) (*Document, *billing.Book, error) {
 	doc := &Document{APIVersion: Version}
-	rows, err := q.Query(ctx, `SELECT name, priority FROM bands ORDER BY priority DESC`)
+	rows, err := tx.Query(ctx, `SELECT name, priority FROM bands ORDER BY priority DESC`)
 	if err != nil {
 		return nil, nil, err
 	}
 	if doc.Bands, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Band]); err != nil {
 		return nil, nil, err
 	}
-	if doc.Pools, err = bodies[Pool](ctx, q, `SELECT body FROM pools ORDER BY name`); err != nil {
+	if doc.Pools, err = bodies[Pool](ctx, tx, `SELECT body FROM pools ORDER BY name`); err != nil {
 		return nil, nil, err
 	}
 	for i := range doc.Pools {
 		p := &doc.Pools[i]
-		if p.Endpoints, err = bodies[Endpoint](ctx, q, `SELECT body FROM endpoints WHERE pool = $1 ORDER BY id`, p.Name); err != nil {
+		if p.Endpoints, err = bodies[Endpoint](ctx, tx, `SELECT body FROM endpoints WHERE pool = $1 ORDER BY id`, p.Name); err != nil {
 			return nil, nil, err
 		}
 	}
-	if doc.Models, err = bodies[Model](ctx, q, `SELECT body FROM models ORDER BY name`); err != nil {
+	if doc.Models, err = bodies[Model](ctx, tx, `SELECT body FROM models ORDER BY name`); err != nil {
 		return nil, nil, err
 	}
-	if doc.Plans, err = tenants.LoadPlans(ctx, q); err != nil {
+	if doc.Plans, err = tenants.LoadPlans(ctx, tx); err != nil {
 		return nil, nil, err
 	}
-	book, err := billing.LoadBook(ctx, q)
+	book, err := billing.LoadBook(ctx, tx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -69,8 +75,8 @@ func read(ctx context.Context, q Querier) (*Document, *billing.Book, error) {
 
 // bodies reads one column of JSON. JSON is YAML, so that one set of names and
 // one reader serve the document and the database.
-func bodies[T any](ctx context.Context, q Querier, sql string, args ...any) ([]T, error) {
-	rows, err := q.Query(ctx, sql, args...)
+func bodies[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, error) {
+	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -44,6 +44,15 @@ func newSnapshot(doc *Document, prices *billing.Book) *Snapshot {
 	return s
 }
 
+// equal reports whether two snapshots say the same.
+func (s *Snapshot) equal(other *Snapshot) bool {
+	if s.Prices == nil || len(other.Prices.Since(s.Prices)) > 0 {
+		return false
+	}
+	changes, err := diff(s.doc, other.doc)
+	return err == nil && len(changes) == 0
+}
+
 // Lookup finds a model by its name or an alias.
 func (s *Snapshot) Lookup(name string) (*Model, bool) {
 	m, ok := s.byName[name]

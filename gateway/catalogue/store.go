@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	pollEvery = 30 * time.Second // where announcements are lost
-	retryWait = time.Second      // between attempts to listen again
+	pollEvery  = 30 * time.Second // where announcements are lost
+	retryFirst = time.Second      // before the first attempt to listen again; each next one waits twice as long
+	retryMost  = 15 * time.Second
 )
 
 // Store keeps the newest snapshot. It is safe for concurrent use.
@@ -46,7 +47,8 @@ func (s *Store) Changed() <-chan struct{} {
 	return s.changed
 }
 
-// Load reads the catalogue. On an error the last good snapshot stays.
+// Load reads the catalogue. On an error, and where nothing has changed, the last
+// good snapshot stays.
 func (s *Store) Load(ctx context.Context) error {
 	fresh, err := Load(ctx, s.app)
 	if err != nil {
@@ -54,6 +56,9 @@ func (s *Store) Load(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.snapshot.equal(fresh) {
+		return nil
+	}
 	s.snapshot = fresh
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -63,13 +68,17 @@ func (s *Store) Load(ctx context.Context) error {
 // Run follows the announcements of changes, and reads again every 30 s in case
 // one was lost, until ctx ends. It returns nil.
 func (s *Store) Run(ctx context.Context) error {
-	for ctx.Err() == nil {
+	for wait := retryFirst; ctx.Err() == nil; wait = min(2*wait, retryMost) {
+		began := time.Now()
 		if err := s.follow(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("catalogue: the last one read stays in use", "error", err)
+			s.log.Warn("catalogue: the last one read stays in use", slog.Any("error", err))
+		}
+		if time.Since(began) > pollEvery { // it worked for a while
+			wait = retryFirst
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(retryWait):
+		case <-time.After(wait):
 		}
 	}
 	return nil

@@ -8,7 +8,12 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 )
+
+// maxTotal bounds an exchange: what is held for one is freed after a day even
+// where everything else fails.
+const maxTotal = 12 * time.Hour
 
 // complaints gathers all that is wrong, so that one run tells everything.
 type complaints []error
@@ -27,8 +32,8 @@ func (d *Document) Validate() error {
 		if err := p.Validate(); err != nil {
 			c.add("plan %s: %w", name, err)
 		}
-		for tier, band := range p.Bands {
-			if !bands[band] {
+		for _, tier := range slices.Sorted(maps.Keys(p.Bands)) {
+			if band := p.Bands[tier]; !bands[band] {
 				c.add("plan %s: tier %s names the band %q, which is not under bands:", name, tier, band)
 			}
 		}
@@ -57,10 +62,10 @@ func (d *Document) validateBands(c *complaints) map[string]bool {
 
 // name checks that a name is there, printable, of a sane length and new.
 func (c *complaints) name(kind, name string, seen map[string]bool) {
-	bad := func(r rune) bool { return r <= ' ' || r == 0x7f }
+	bad := func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }
 	switch {
 	case name == "" || len(name) > 200 || strings.ContainsFunc(name, bad):
-		c.add("%s %q: a name has 1 to 200 characters and no spaces", kind, name)
+		c.add("%s %q: a name has 1 to 200 printable characters and no spaces", kind, name)
 	case seen[name]:
 		c.add("%s %q is there twice", kind, name)
 	}
@@ -78,10 +83,14 @@ func (d *Document) validatePools(c *complaints) map[string]bool {
 		if min(s.MaxConcurrency, s.MaxQueued, s.MaxBandQueued, s.MaxFlowQueued, int(s.QueueTTL)) < 0 {
 			c.add("pool %s: scheduler: limits can't be negative", p.Name)
 		}
-		ids := map[string]bool{}
+		ids, urls := map[string]bool{}, map[string]bool{}
 		for _, e := range p.Endpoints {
 			c.name("pool "+p.Name+": endpoint", e.ID, ids)
 			e.validate(c, p.Name)
+			if urls[e.URL] {
+				c.add("pool %s: endpoint %s: another endpoint has the url %s: one server is one endpoint", p.Name, e.ID, e.URL)
+			}
+			urls[e.URL] = true
 		}
 	}
 	return names
@@ -100,9 +109,22 @@ func (e Endpoint) validate(c *complaints, pool string) {
 	if !slices.Contains([]string{"vllm", "sglang", "llamacpp", "sim"}, e.Engine) {
 		c.add("pool %s: endpoint %s: engine is %q: write vllm, sglang, llamacpp or sim", pool, e.ID, e.Engine)
 	}
+	if !keyVariable(e.APIKeyEnv) {
+		c.add("pool %s: endpoint %s: api_key_env is %q: write the name of an environment variable such as ENGINE_KEY; those that begin with WEIR_ hold our own secrets and go to no engine", pool, e.ID, e.APIKeyEnv)
+	}
 	if e.MaxConcurrency < 0 {
 		c.add("pool %s: endpoint %s: max_concurrency can't be negative", pool, e.ID)
 	}
+}
+
+// keyVariable reports whether an engine may be sent what the variable holds.
+func keyVariable(name string) bool {
+	for _, r := range name {
+		if r != '_' && (r < 'A' || r > 'Z') && (r < '0' || r > '9') {
+			return false
+		}
+	}
+	return !strings.HasPrefix(name, "WEIR_")
 }
 
 func (d *Document) validateModels(c *complaints, pools map[string]bool) {
@@ -128,7 +150,12 @@ func (m Model) validate(c *complaints, pools map[string]bool) {
 	if len(m.Routes) == 0 {
 		c.add("model %s: routes: name at least one pool", m.Name)
 	}
+	to := map[string]bool{}
 	for _, r := range m.Routes {
+		if to[r.Pool] {
+			c.add("model %s: two routes go to the pool %s: give one of them the weight of both", m.Name, r.Pool)
+		}
+		to[r.Pool] = true
 		if !pools[r.Pool] {
 			c.add("model %s: route to the pool %q, which is not under pools:", m.Name, r.Pool)
 		}
@@ -141,5 +168,7 @@ func (m Model) validate(c *complaints, pools map[string]bool) {
 	}
 	if t := m.Timeouts; min(t.Connect, t.FirstByte, t.Idle, t.Total) < time.Duration(0) {
 		c.add("model %s: timeouts can't be negative", m.Name)
+	} else if t.Total > maxTotal {
+		c.add("model %s: timeouts: total is %s: at most %s", m.Name, t.Total, maxTotal)
 	}
 }
