@@ -51,7 +51,7 @@ func readDocument(file string, stdin io.Reader) ([]byte, error) {
 	if file == "-" {
 		return io.ReadAll(stdin)
 	}
-	return os.ReadFile(file) //nolint:gosec // the operator names the file
+	return os.ReadFile(file)
 }
 
 // applyDocument applies a document as weir_app and prints what changed.

@@ -88,7 +88,7 @@ func loadConfig(path string, lookupEnv func(string) (string, bool)) (*Config, er
 // readFile applies a YAML file. Nested keys are joined with "_", so that
 // "ops: {addr: x}" and "ops_addr: x" are the same setting.
 func (c *Config) readFile(path string) error {
-	raw, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	raw, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("read configuration: %w", err)
 	}

@@ -86,7 +86,7 @@ func (s setting) fromEnv(lookup func(string) (string, bool)) (value, from string
 	if !s.secret || !ok || path == "" {
 		return "", "", nil
 	}
-	raw, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	raw, err := os.ReadFile(path)
 	if err != nil {
 		var pathErr *fs.PathError
 		if errors.As(err, &pathErr) {
