@@ -79,10 +79,11 @@ func (b *bench) costCell(l load, t *target) string {
 	}
 	s := spreadOf(us)
 	text := fmt.Sprintf("%d (%d to %d)", s.median, s.low, s.high)
-	if t.name == floorName {
+	ratio := b.ratio(l, t).median
+	if t.name == floorName || ratio == 0 {
 		return text
 	}
-	return text + fmt.Sprintf(", %.2fx", b.ratio(l, t).median)
+	return text + fmt.Sprintf(", %.2fx", ratio)
 }
 
 // ratio compares with the floor round by round: what disturbs the machine

@@ -75,6 +75,41 @@ func TestStepsGrowWithTheBatch(t *testing.T) {
 	})
 }
 
+func TestALargeStepIsToldOverTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := bench(t, Config{TTFT: time.Millisecond, ITL: 50 * time.Millisecond, ITLPerSeq: 1, PrefillRate: 1e9})
+		start := time.Now()
+		told := make(chan time.Duration, 40)
+		var seqs []*sequence
+		for range 40 {
+			seqs = append(seqs, seq("a", 1, 3))
+		}
+		submit(t, m, seqs...)
+		for _, s := range seqs {
+			go func() {
+				<-s.wake
+				told <- time.Since(start).Round(time.Millisecond) - 51*time.Millisecond
+			}()
+		}
+		at := map[time.Duration]int{}
+		for range seqs {
+			at[<-told]++
+		}
+		for ms := range time.Duration(5) {
+			if n := at[ms*time.Millisecond]; n != 8 {
+				t.Errorf("after %d ms %d sequences were told, want 8: %v", ms, n, at)
+			}
+		}
+		for _, s := range seqs {
+			finish(s, start)
+		}
+		if got := time.Since(start).Round(time.Millisecond); got != 151*time.Millisecond {
+			t.Errorf("over after %v: telling must not lengthen a step", got)
+		}
+	})
+}
+
 func TestALongPromptSharesStepsWithRunningSequences(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
