@@ -48,38 +48,37 @@ type program struct {
 }
 
 // build wires all parts. Nothing listens yet and nothing runs.
-func build(ctx context.Context, log *slog.Logger, c *Config) (p *program, err error) {
+func build(ctx context.Context, log *slog.Logger, c *Config) (*program, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
 	}
-	p = &program{log: log, cfg: c}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, p.close())
-		}
-	}()
+	p := &program{log: log, cfg: c}
+	if err := p.wire(ctx); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+func (p *program) wire(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-
 	if err := p.openDatabase(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	if err := p.buildCatalogue(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	if err := p.buildKeys(); err != nil {
-		return nil, err
-	}
+	p.buildKeys()
 	if err := p.buildSettler(registry); err != nil {
-		return nil, err
+		return err
 	}
 	limits, err := p.buildLimits()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	p.buildGateway(limits, registry)
 	p.buildAPI(registry)
-	return p, nil
+	return nil
 }
 
 // complete checks what serving needs beyond what commands need.
@@ -118,10 +117,9 @@ func (p *program) buildCatalogue(ctx context.Context) error {
 	return p.catalogue.Load(ctx)
 }
 
-func (p *program) buildKeys() error {
+func (p *program) buildKeys() {
 	p.keys = tenants.NewKeys(p.log, p.worker, p.cfg.Peppers, tenants.KeysConfig{StaleMax: p.cfg.AuthStale}, time.Now)
 	p.background = append(p.background, p.keys.Run)
-	return nil
 }
 
 func (p *program) buildSettler(registry prometheus.Registerer) error {
