@@ -29,7 +29,9 @@ func (a account) attributes() *syscall.SysProcAttr {
 }
 
 // guard has nothing to do: see Pdeathsig.
-func guard(int) (release func(), err error) { return func() {}, nil }
+func guard(int) (release func(), err error) { //nolint:unparam // elsewhere it can fail
+	return func() {}, nil
+}
 
 // commandLine is the program and its arguments; empty when there is no such
 // process.

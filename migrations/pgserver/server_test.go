@@ -314,9 +314,7 @@ func TestHelper(t *testing.T) { //nolint:paralleltest // not a test in its own r
 	case "":
 		t.Skip("runs only as a helper of other tests")
 	case "server":
-		c := config(dir)
-		c.Durable = true
-		s, err := Start(t.Context(), c)
+		s, err := Start(t.Context(), config(dir))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -335,9 +333,11 @@ func TestHelper(t *testing.T) { //nolint:paralleltest // not a test in its own r
 		if err := child.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := watch(child.Process.Pid); err != nil {
+		release, err := watch(child.Process.Pid)
+		if err != nil {
 			t.Fatal(err)
 		}
+		defer release()
 		fmt.Println(child.Process.Pid)
 		_ = child.Wait()
 	}
@@ -362,9 +362,7 @@ func TestStartRightAfterTheOwnerWasKilledWaitsForItsServer(t *testing.T) {
 	dir := t.TempDir()
 	cmd, line := helper(t, "server", dir)
 	kill(t, cmd)
-	c := config(dir)
-	c.Durable = true
-	s := mustStart(t, c)
+	s := mustStart(t, config(dir))
 	if strconv.Itoa(s.process.pid) == line {
 		t.Error("the old server was taken for the new one")
 	}
