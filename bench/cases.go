@@ -63,15 +63,22 @@ func (r round) allCPU() time.Duration {
 // results of all rounds, by load and target.
 type results map[string]map[string][]round
 
-// warmUp opens connections and grows heaps before anything counts.
+// warmUp opens connections and grows heaps before anything counts. The peak of
+// memory in the JSON run is taken here, from processes that have done nothing
+// else yet.
 func (b *bench) warmUp(ctx context.Context, ls []load) error {
 	b.say(fmt.Sprintf("warming up %d targets", len(b.targets)))
 	for _, t := range b.targets {
-		for _, l := range ls[:2] {
-			if _, err := b.measure(ctx, t, load{name: "warm-up", shape: l.shape, callers: 4, n: max(l.n/8, 8)}); err != nil {
-				return err
-			}
+		json, err := b.measure(ctx, t, ls[0])
+		if err != nil {
+			return err
 		}
+		stream := ls[1]
+		stream.n = max(stream.n/8, 8)
+		if _, err := b.measure(ctx, t, stream); err != nil {
+			return err
+		}
+		b.held[t.name] = held{jsonPeak: json.peakMemory}
 	}
 	return nil
 }

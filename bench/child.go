@@ -38,8 +38,8 @@ func startChild(dir, name string, env []string, program string, args ...string) 
 	if err != nil {
 		return nil, err
 	}
-	defer out.Close()                      //nolint:errcheck // the child has its own descriptor
-	c.cmd = exec.Command(program, args...) //nolint:gosec,noctx // our own programs; stop ends them in order
+	defer out.Close()
+	c.cmd = exec.Command(program, args...) //nolint:noctx // our own programs; stop ends them in order
 	c.cmd.Env = append(os.Environ(), env...)
 	c.cmd.Stdout, c.cmd.Stderr = out, out
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is ours to handle
@@ -93,7 +93,7 @@ func (c *child) ready(ctx context.Context, probe func(context.Context) error) er
 
 // tail is the end of a log, for an error message.
 func tail(path string) string {
-	text, err := os.ReadFile(path) //nolint:gosec // our own file
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return ""
 	}
@@ -111,7 +111,7 @@ func answers(url string) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		defer resp.Body.Close() //nolint:errcheck // nothing more is read
+		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
 			text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
 			return fmt.Errorf("%s: %s %s", url, resp.Status, text)

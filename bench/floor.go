@@ -33,7 +33,7 @@ func (f *floor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	out, err := http.NewRequestWithContext(r.Context(), r.Method, f.upstream+r.URL.Path, bytes.NewReader(body)) //nolint:gosec // the upstream is fixed
+	out, err := http.NewRequestWithContext(r.Context(), r.Method, f.upstream+r.URL.Path, bytes.NewReader(body))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -44,18 +44,18 @@ func (f *floor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end, or the caller has left
+	defer resp.Body.Close()
 	for _, name := range []string{"Content-Type", "Content-Length"} {
 		if v := resp.Header.Get(name); v != "" {
 			w.Header().Set(name, v)
 		}
 	}
 	w.WriteHeader(resp.StatusCode)
-	f.copyFlushing(w, resp.Body)
+	copyFlushing(w, resp.Body)
 }
 
 // copyFlushing ends when either side does; the server tells the caller.
-func (f *floor) copyFlushing(w http.ResponseWriter, from io.Reader) {
+func copyFlushing(w http.ResponseWriter, from io.Reader) {
 	rc := http.NewResponseController(w)
 	buf := make([]byte, 32<<10)
 	for {

@@ -24,7 +24,7 @@ func (b *bench) mockStats(ctx context.Context) (Stats, error) {
 	if err != nil {
 		return s, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end
+	defer resp.Body.Close()
 	return s, json.NewDecoder(resp.Body).Decode(&s)
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,7 +48,7 @@ func newClient() *client { return &client{http: &http.Client{Transport: newTrans
 
 // start sends a request and returns its answer's body.
 func (c *client) start(ctx context.Context, t *target, s shape) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url+"/v1/chat/completions", bytes.NewReader(s.body)) //nolint:gosec // the address is the operator's
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url+"/v1/chat/completions", bytes.NewReader(s.body))
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +56,7 @@ func (c *client) start(ctx context.Context, t *target, s shape) (io.ReadCloser, 
 	if t.key != "" {
 		req.Header.Set("Authorization", "Bearer "+t.key)
 	}
-	resp, err := c.http.Do(req) //nolint:gosec // as above
+	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +75,7 @@ func (c *client) exchange(ctx context.Context, t *target, s shape, begin time.Ti
 	if err != nil {
 		return sample{}, buf, err
 	}
-	defer body.Close() //nolint:errcheck // read to its end
+	defer body.Close()
 	var out sample
 	buf = buf[:0]
 	for {
@@ -84,7 +85,7 @@ func (c *client) exchange(ctx context.Context, t *target, s shape, begin time.Ti
 			out.first = time.Since(begin)
 		}
 		buf = buf[:len(buf)+n]
-		if err == io.EOF { //nolint:errorlint // io.Reader's contract
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

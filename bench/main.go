@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -64,7 +65,7 @@ func main() {
 	if err := realMain(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		stop()
-		os.Exit(1) //nolint:gocritic // stop has run
+		os.Exit(1)
 	}
 }
 
@@ -88,7 +89,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	flags.StringVar(&o.mockAddr, "mock", "", "address for the upstream (default: a free port); a peer must send there")
 	flags.StringVar(&o.peer, "peer", "", "base URL of another gateway that runs in front of -mock")
 	flags.StringVar(&o.peerName, "peer-name", "peer", "what to call it")
-	flags.StringVar(&o.peerKey, "peer-key", os.Getenv("BENCH_PEER_KEY"), "its key, better given as BENCH_PEER_KEY") //nolint:forbidigo // this is a main package
+	flags.StringVar(&o.peerKey, "peer-key", os.Getenv("BENCH_PEER_KEY"), "its key, better given as BENCH_PEER_KEY")
 	flags.IntVar(&o.peerPID, "peer-pid", 0, "its process, whose tree is measured")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -148,7 +149,7 @@ func (o options) run(ctx context.Context, args []string, stdout, stderr io.Write
 
 // shown hides a key among the arguments.
 func shown(args []string) string {
-	out := append([]string(nil), args...)
+	out := slices.Clone(args)
 	for i, a := range out {
 		name, _, joined := strings.Cut(strings.TrimLeft(a, "-"), "=")
 		switch {

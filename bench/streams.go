@@ -10,8 +10,9 @@ const (
 	readBeforeDrop = 10 // events
 )
 
-// held is what open and dropped streams cost.
+// held is what a target holds: memory, and streams that nobody reads any more.
 type held struct {
+	jsonPeak  int64 // bytes, of the first part in a run of small JSON
 	perStream int64 // bytes of resident memory that the target's first part grew by
 	overrun   int   // events that the upstream made for the worst dropped stream, beyond what its caller read
 }
@@ -24,7 +25,7 @@ func (b *bench) holdStreams(ctx context.Context, idle int) error {
 			continue
 		}
 		b.say(fmt.Sprintf("%d idle streams, then %d dropped ones: %s", idle, droppedStreams, t.name))
-		var h held
+		h := b.held[t.name]
 		var err error
 		if h.perStream, err = b.weigh(ctx, t, idle); err != nil {
 			return fmt.Errorf("%s: %w", t.name, err)

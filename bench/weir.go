@@ -119,7 +119,7 @@ func (in *installation) seed(ctx context.Context, dir, mockAddr string) error {
 
 // weir runs one command to its end and returns what it printed.
 func (in *installation) weir(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, in.program, args...) //nolint:gosec // the program under measurement
+	cmd := exec.CommandContext(ctx, in.program, args...)
 	cmd.Env = append(os.Environ(), in.env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -201,7 +201,7 @@ func pong(addr string) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		defer conn.Close() //nolint:errcheck // nothing more is read
+		defer conn.Close()
 		if _, err := conn.Write([]byte("PING\r\n")); err != nil {
 			return err
 		}

@@ -62,7 +62,7 @@ func (t *tool) UnmarshalJSON(b []byte) error {
 
 func (e *Engine) chat(c *call) error {
 	var r chatRequest
-	if err := e.decode(c, &r); err != nil {
+	if err := decodeJSON(c.body, &r); err != nil {
 		return err
 	}
 	if err := e.known(r.Model); err != nil {

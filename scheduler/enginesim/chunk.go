@@ -1,6 +1,7 @@
 package enginesim
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"strconv"
@@ -70,7 +71,7 @@ func (e *Engine) advance(j *job, c *choice, s *stream) error {
 		rest = `"text":"","logprobs":null,"finish_reason":"` + c.plan.finish + `"}]`
 	}
 	if s.fault.usageWithChoices {
-		return s.event(j.withUsage(append(append([]byte(nil), c.head...), rest...), j.usage()))
+		return s.event(j.withUsage(append(bytes.Clone(c.head), rest...), j.usage()))
 	}
 	return j.send(s, c, rest)
 }
@@ -195,7 +196,7 @@ func (j *job) withUsage(b []byte, u usage) []byte {
 func (j *job) endStream(s *stream) error {
 	if j.includeUsage && !s.fault.usageWithChoices {
 		head := j.choices[0].head
-		b := append([]byte(nil), head[:len(head)-len(`{"index":0,`)]...)
+		b := bytes.Clone(head[:len(head)-len(`{"index":0,`)])
 		if err := s.event(j.withUsage(append(b, ']'), j.usage())); err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ type completionRequest struct {
 
 func (e *Engine) completion(c *call) error {
 	var r completionRequest
-	if err := e.decode(c, &r); err != nil {
+	if err := decodeJSON(c.body, &r); err != nil {
 		return err
 	}
 	if err := e.known(r.Model); err != nil {

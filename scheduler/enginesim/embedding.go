@@ -32,7 +32,7 @@ type embeddingList struct {
 
 func (e *Engine) embedding(c *call) error {
 	var r embeddingRequest
-	if err := e.decode(c, &r); err != nil {
+	if err := decodeJSON(c.body, &r); err != nil {
 		return err
 	}
 	if err := e.known(r.Model); err != nil {

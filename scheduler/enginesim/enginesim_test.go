@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -172,7 +173,7 @@ func events(t *testing.T, body io.Reader) (chunks []answer, done bool, err error
 			}
 			chunks = append(chunks, a)
 		}
-		if readErr == io.EOF {
+		if errors.Is(readErr, io.EOF) {
 			return chunks, done, nil
 		}
 		if readErr != nil {

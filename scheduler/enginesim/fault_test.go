@@ -25,65 +25,50 @@ func TestStreamFaults(t *testing.T) {
 	want, _, _ := joined(clean)
 	for _, tt := range []struct {
 		name, fault string
-		check       func(t *testing.T, chunks []answer, done bool, err error)
+		ok          func(chunks []answer, text string, done bool, err error) bool
 	}{
-		{"die-mid-stream cuts after so many events", "die-mid-stream=3", func(t *testing.T, chunks []answer, done bool, err error) {
-			if len(chunks) != 3 || done || !errors.Is(err, io.ErrUnexpectedEOF) {
-				t.Errorf("%d chunks, done %v, err %v", len(chunks), done, err)
-			}
+		{"die-mid-stream cuts after so many events", "die-mid-stream=3", func(chunks []answer, _ string, done bool, err error) bool {
+			return len(chunks) == 3 && !done && errors.Is(err, io.ErrUnexpectedEOF)
 		}},
-		{"reset sends a TCP reset", "reset=2", func(t *testing.T, chunks []answer, done bool, err error) {
-			if len(chunks) > 2 || done || !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.ErrUnexpectedEOF) {
-				t.Errorf("%d chunks, done %v, err %v", len(chunks), done, err)
-			}
+		{"reset sends a TCP reset", "reset=2", func(chunks []answer, _ string, done bool, err error) bool {
+			return len(chunks) <= 2 && !done && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrUnexpectedEOF))
 		}},
-		{"no-done ends cleanly without the mark", "no-done", func(t *testing.T, chunks []answer, done bool, err error) {
-			if text, _, finish := joined(chunks); done || err != nil || text != want || finish != "stop" {
-				t.Errorf("done %v, err %v, text %q", done, err, text)
-			}
+		{"no-done ends cleanly without the mark", "no-done", func(chunks []answer, text string, done bool, err error) bool {
+			_, _, finish := joined(chunks)
+			return !done && err == nil && text == want && finish == "stop"
 		}},
-		{"byte-at-a-time changes nothing else", "byte-at-a-time", func(t *testing.T, chunks []answer, done bool, err error) {
-			if text, _, _ := joined(chunks); !done || err != nil || text != want {
-				t.Errorf("done %v, err %v, text %q", done, err, text)
-			}
+		{"byte-at-a-time changes nothing else", "byte-at-a-time", func(_ []answer, text string, done bool, err error) bool {
+			return done && err == nil && text == want
 		}},
-		{"malformed breaks one event", "malformed", func(t *testing.T, _ []answer, _ bool, err error) {
-			if err == nil || !strings.Contains(err.Error(), "JSON") {
-				t.Errorf("err = %v", err)
-			}
+		{"malformed breaks one event", "malformed", func(_ []answer, _ string, _ bool, err error) bool {
+			return err != nil && strings.Contains(err.Error(), "JSON")
 		}},
-		{"big-line makes one line of that size", "big-line=1MiB", func(t *testing.T, chunks []answer, done bool, err error) {
-			if text, _, _ := joined(chunks); !done || err != nil || len(text) < 1<<20 {
-				t.Errorf("done %v, err %v, %d bytes", done, err, len(text))
-			}
+		{"big-line makes one line of that size", "big-line=1MiB", func(_ []answer, text string, done bool, err error) bool {
+			return done && err == nil && len(text) > 1<<20
 		}},
-		{"split-utf8 has characters of several bytes", "split-utf8", func(t *testing.T, chunks []answer, done bool, err error) {
-			if text, _, _ := joined(chunks); !done || err != nil || !strings.Contains(text, "Größe, 水門, \U0001f30a.") {
-				t.Errorf("done %v, err %v, text %q", done, err, text)
-			}
+		{"split-utf8 has characters of several bytes", "split-utf8", func(_ []answer, text string, done bool, err error) bool {
+			return done && err == nil && strings.Contains(text, "Größe, 水門, \U0001f30a.")
 		}},
-		{"usage-with-choices puts the closing usage on the finish", "usage-with-choices", func(t *testing.T, chunks []answer, done bool, err error) {
+		{"usage-with-choices puts the closing usage on the finish", "usage-with-choices", func(chunks []answer, _ string, done bool, err error) bool {
 			last := chunks[len(chunks)-1]
-			if !done || err != nil || len(last.Choices) != 1 || last.Choices[0].FinishReason != "stop" || last.Usage == nil {
-				t.Errorf("done %v, err %v, last %+v", done, err, last)
-			}
+			return done && err == nil && len(last.Choices) == 1 && last.Choices[0].FinishReason == "stop" && last.Usage != nil
 		}},
-		{"usage-on-odd-chunks puts running usage on some", "usage-on-odd-chunks", func(t *testing.T, chunks []answer, done bool, err error) {
+		{"usage-on-odd-chunks puts running usage on some", "usage-on-odd-chunks", func(chunks []answer, _ string, done bool, err error) bool {
 			with := 0
 			for _, c := range chunks[:len(chunks)-1] {
 				if c.Usage != nil && len(c.Choices) > 0 {
 					with++
 				}
 			}
-			if !done || err != nil || with == 0 || with > len(chunks)/2+1 {
-				t.Errorf("done %v, err %v, %d of %d chunks with usage", done, err, with, len(chunks))
-			}
+			return done && err == nil && with > 0 && with <= len(chunks)/2+1
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			chunks, done, err := instant(t).faulty(tt.fault, ``)
-			tt.check(t, chunks, done, err)
+			if text, _, _ := joined(chunks); !tt.ok(chunks, text, done, err) {
+				t.Errorf("%d chunks, done %v, err %v, text %.200q", len(chunks), done, err, text)
+			}
 		})
 	}
 }

@@ -51,8 +51,8 @@ func readInto(w http.ResponseWriter, r *http.Request, into any) bool {
 	if err == nil {
 		return true
 	}
-	var api *apiError
-	if !errors.As(err, &api) {
+	api, ok := errors.AsType[*apiError](err)
+	if !ok {
 		api = badRequest("", "%v", err)
 	}
 	api.write(w)
@@ -81,8 +81,7 @@ func (e *Engine) tokenize(w http.ResponseWriter, r *http.Request) {
 	default:
 		err = badRequest("prompt", "Field required: prompt or messages")
 	}
-	var api *apiError
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[*apiError](err); ok {
 		api.write(w)
 		return
 	}

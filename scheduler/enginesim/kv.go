@@ -88,7 +88,7 @@ func (c *kvCache) grow(n int) bool {
 		return false
 	}
 	for c.private+len(c.known)+n > c.capacity {
-		victim := c.idle.Remove(c.idle.Front()).(*block) //nolint:forcetypeassert,errcheck // the list holds nothing else
+		victim, _ := c.idle.Remove(c.idle.Front()).(*block) // the list holds nothing else
 		delete(c.known, victim.hash)
 	}
 	c.private += n

@@ -31,9 +31,9 @@ func (e *Engine) inference(serve func(*call) error) http.HandlerFunc {
 		if err == nil {
 			return
 		}
-		var api *apiError
+		api, answered := errors.AsType[*apiError](err)
 		switch {
-		case errors.As(err, &api):
+		case answered:
 			e.finish(c, "refused", 0)
 			api.write(w)
 		case errors.Is(err, errReset):
@@ -79,12 +79,9 @@ func (e *Engine) open(c *call) error {
 // finish writes the request's end into the log.
 func (e *Engine) finish(c *call, outcome string, generated int) { e.log.end(c.rec, outcome, generated) }
 
-func (e *Engine) decode(c *call, into any) error { return decodeJSON(c.body, into) }
-
 func decodeJSON(body []byte, into any) error {
 	if err := json.Unmarshal(body, into); err != nil {
-		var wrong *json.UnmarshalTypeError
-		if errors.As(err, &wrong) {
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return badRequest(wrong.Field, "Input should be a valid %s: %s", wrong.Type, wrong.Field)
 		}
 		return badRequest("", "JSON decode error: %v", err)
