@@ -57,7 +57,7 @@ func TestRedisServerKeepsTheContract(t *testing.T) {
 }
 
 // newRedis is a store whose calls may take long: the machine of a test may be busy.
-func newRedis(t *testing.T, addr string, cfg admission.RedisConfig) *admission.Redis {
+func newRedis(t testing.TB, addr string, cfg admission.RedisConfig) *admission.Redis {
 	t.Helper()
 	client, err := admission.Client("redis://" + addr)
 	if err != nil {
@@ -72,7 +72,7 @@ func newRedis(t *testing.T, addr string, cfg admission.RedisConfig) *admission.R
 
 // startRedis starts a private redis-server without persistence and returns its
 // address.
-func startRedis(t *testing.T) string {
+func startRedis(t testing.TB) string {
 	t.Helper()
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -93,7 +93,7 @@ func startRedis(t *testing.T) string {
 	return ""
 }
 
-func serveRedis(t *testing.T, binary, addr string) bool {
+func serveRedis(t testing.TB, binary, addr string) bool {
 	t.Helper()
 	_, port, _ := net.SplitHostPort(addr)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -380,5 +380,20 @@ func TestClientErrorsHideThePassword(t *testing.T) {
 		if _, err := admission.Client(url); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("error = %v, want one without the password", err)
 		}
+	}
+}
+
+func BenchmarkRedisAdmitAndRelease(b *testing.B) {
+	s := newRedis(b, startRedis(b), admission.RedisConfig{})
+	nodes := []admission.Node{
+		{ID: "ten_abcdefghijklmnopqrstuvwxyz", RequestsPerMinute: 50_000_000, Concurrency: 1000},
+		{ID: "key_abcdefghijklmnopqrstuvwxyz", RequestsPerMinute: 50_000_000, Concurrency: 1000},
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if v, err := s.Admit(b.Context(), "req_abcdefghijklmnopqrstuvwxyz", nodes); err != nil || !v.Admitted {
+			b.Fatalf("verdict = %+v, error = %v", v, err)
+		}
+		_ = s.Release(b.Context(), "req_abcdefghijklmnopqrstuvwxyz", nodes)
 	}
 }
