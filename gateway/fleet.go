@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -192,8 +193,9 @@ func (f *Fleet) client(caFile string) *http.Client {
 		return c
 	}
 	roots, err := certPool(caFile)
-	if err != nil { // then no probe succeeds, and the endpoint counts as unhealthy
+	if err != nil { // trust nobody: no probe succeeds, so the endpoint counts as unhealthy
 		f.log.Error("an endpoint's CA can't be read", "ca_file", caFile, "error", err)
+		roots = x509.NewCertPool()
 	}
 	c := &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, IdleConnTimeout: time.Minute,

@@ -103,7 +103,7 @@ func (x *exchange) event(r *rewriter, out []byte, ev event) ([]byte, *Error) {
 // firstOutput notes when the first piece of the answer came.
 func (x *exchange) firstOutput() {
 	if x.ttft == 0 {
-		x.ttft = time.Since(x.call.ReceivedAt)
+		x.ttft = max(time.Since(x.call.ReceivedAt), 1) // 0 means that none came
 		x.lease.Observe(scheduler.Progress{Kind: scheduler.FirstToken, OutputTokens: 1})
 	}
 }
