@@ -78,7 +78,7 @@ func (a *answer) ping(now time.Time, every time.Duration) time.Time {
 func (a *answer) fail(err *Error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.begun && !a.left {
+	if a.begun && !a.left && err.Cause != ClientGone {
 		a.sink.Fail(err)
 	}
 }

@@ -68,7 +68,9 @@ type LimitState struct {
 
 // Sink takes an answer. Its methods are called by one goroutine at a time:
 // Begin once, then Send, then nothing or one Fail. An error from Begin or Send
-// means that the caller has left.
+// means that the caller has left. No method may block for ever: a caller that
+// stops reading would keep an endpoint occupied, so an implementation gives
+// each write a deadline.
 type Sink interface {
 	// Begin commits to success (status 200).
 	Begin(h Head) error

@@ -44,8 +44,8 @@ type house struct {
 
 // build takes the URLs of the engines. Options may change any part before the
 // gateway is made.
-func build(t testing.TB, urls []string, options ...func(*house)) *house {
-	t.Helper()
+func build(tb testing.TB, urls []string, options ...func(*house)) *house {
+	tb.Helper()
 	var endpoints []string
 	for i, u := range urls {
 		endpoints = append(endpoints, fmt.Sprintf("{id: e%d, url: %q, engine: sim, api_key_env: ENGINE_KEY}", i+1, u))
@@ -65,7 +65,7 @@ models:
   - {name: gone, operations: [chat], routes: [{pool: main}], shutdown_date: 2020-01-01T00:00:00Z}
 `))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	book := billing.NewBook([]billing.Price{{Model: "pub", Version: 7, Input: 1_000_000, CachedInput: 500_000, Output: 2_000_000, Reasoning: 3_000_000}})
 	h := &house{
@@ -87,7 +87,7 @@ models:
 	for _, o := range options {
 		o(h)
 	}
-	t.Cleanup(h.pools.close)
+	tb.Cleanup(h.pools.close)
 	var limits admission.Store = silentStore{}
 	if h.limits != nil {
 		limits = h.limits
@@ -95,7 +95,7 @@ models:
 	h.Gateway = gateway.New(slog.New(slog.NewJSONHandler(h.logs, nil)), gateway.Deps{
 		Catalogue: h, Limits: limits, Pools: h.pools, Receipts: h.ledger, Metrics: h.metrics,
 	}, h.config)
-	t.Cleanup(h.Close)
+	tb.Cleanup(h.Close)
 	return h
 }
 
@@ -415,11 +415,11 @@ type seenRequest struct {
 
 type step func(w http.ResponseWriter, r *http.Request)
 
-func serve(t testing.TB, steps ...step) *engine {
-	t.Helper()
+func serve(tb testing.TB, steps ...step) *engine {
+	tb.Helper()
 	e := &engine{gone: make(chan struct{}, 16)}
 	e.Server = httptest.NewServer(e.handler(steps))
-	t.Cleanup(e.Close)
+	tb.Cleanup(e.Close)
 	return e
 }
 

@@ -68,6 +68,7 @@ func wait(d time.Duration) step {
 // step, and returns how long it took.
 func inBubble(t *testing.T, s step, change func(*gateway.Call), h func(*house)) (*house, *caller, time.Duration, error) {
 	t.Helper()
+	t.Helper()
 	w := newWire()
 	e := &engine{gone: make(chan struct{}, 16)}
 	server := &http.Server{Handler: e.handler([]step{s})}

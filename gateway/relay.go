@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +12,7 @@ import (
 )
 
 const (
-	doneEvent = "data: [DONE]\n\n"
+	doneEvent = "data: " + doneMarker + "\n\n"
 	drainTime = 100 * time.Millisecond // for the end of an engine's answer, to keep its connection
 	maxPooled = 64 << 10               // larger buffers are not kept
 )
@@ -64,7 +63,7 @@ func (x *exchange) burst(s *splitter, r *rewriter) (done bool, failure *Error) {
 		if !ok {
 			break
 		}
-		if done = bytes.Equal(ev.data, doneMarker); done {
+		if done = string(ev.data) == doneMarker; done {
 			out = r.closing(out)
 			break
 		}
@@ -119,7 +118,7 @@ func (x *exchange) broken(ctx context.Context, s *splitter, r *rewriter, err err
 	case !errors.Is(err, io.EOF):
 		return false, &Error{Cause: UpstreamReset, Err: err}
 	}
-	if ev, ok := s.last(); ok && bytes.Equal(ev.data, doneMarker) {
+	if ev, ok := s.last(); ok && string(ev.data) == doneMarker {
 		if out := r.closing(nil); len(out) > 0 {
 			_ = x.out.send(out) // the engine has done its part; who left then pays for it
 		}
@@ -131,7 +130,7 @@ func (x *exchange) broken(ctx context.Context, s *splitter, r *rewriter, err err
 // inStream completes an engine's failure: after the first byte to the caller
 // every one of them is the same to everybody.
 func (x *exchange) inStream(e *Error) *Error {
-	switch e.Cause { //nolint:exhaustive // the default has the rest
+	switch e.Cause {
 	case UpstreamReset, UpstreamStatus, UpstreamBusy, UpstreamInvalid, UpstreamRefused, ContextTooLong:
 		if x.out.started() {
 			return &Error{Cause: UpstreamDied, Err: e}

@@ -105,7 +105,7 @@ func (r *rewriter) document(out, p []byte) ([]byte, *Error) {
 	if err := engineError(p); err != nil {
 		return out, err
 	}
-	if u := member(p, "usage"); u.found() && p[u.value] == '{' {
+	if u := usageMember(p); u.found() && p[u.value] == '{' {
 		r.meter.saw(p[u.value:u.end])
 	}
 	p = r.edit(p, usageStays)
@@ -166,7 +166,7 @@ const (
 // noteUsage takes in what the engine counted in a chunk, and decides how much
 // of it the caller sees.
 func (r *rewriter) noteUsage(p []byte) usageShown {
-	u := member(p, "usage")
+	u := usageMember(p)
 	if !u.found() {
 		return usageStays
 	}
@@ -195,7 +195,7 @@ func (r *rewriter) editUsage(p []byte, show usageShown) {
 	if show == usageStays {
 		return
 	}
-	u := member(p, "usage")
+	u := usageMember(p)
 	switch {
 	case !u.found():
 	case show == usageCut:

@@ -52,11 +52,10 @@ type span struct{ key, value, end int }
 
 func (s span) found() bool { return s.end > 0 }
 
-// member finds a member of the outermost object of p.
-func member(p []byte, name string) span {
-	quoted := make([]byte, 0, 32)
-	quoted = append(append(append(quoted, '"'), name...), '"')
-	i := bytes.Index(p, quoted)
+// usageMember finds the usage of the outermost object of p.
+func usageMember(p []byte) span {
+	const quoted = `"usage"`
+	i := bytes.Index(p, []byte(quoted))
 	if i < 0 {
 		return span{}
 	}
@@ -69,11 +68,11 @@ func member(p []byte, name string) span {
 			return span{i, v, end}
 		}
 	}
-	r := gjson.GetBytes(p, name)
+	r := gjson.GetBytes(p, "usage")
 	if r.Index == 0 {
 		return span{}
 	}
-	return span{bytes.LastIndex(p[:r.Index], quoted), r.Index, r.Index + len(r.Raw)}
+	return span{bytes.LastIndex(p[:r.Index], []byte(quoted)), r.Index, r.Index + len(r.Raw)}
 }
 
 // without is the splice that removes a member, with the comma that it needs no

@@ -6,15 +6,13 @@ import (
 	"io"
 )
 
-var (
-	errEventTooLong = errors.New("event longer than the limit")
-
-	doneMarker = []byte("[DONE]")
-	dataField  = []byte("data")
-	errorField = []byte("error")
-)
+var errEventTooLong = errors.New("event longer than the limit")
 
 const (
+	doneMarker = "[DONE]"
+	dataField  = "data"
+	errorField = "error"
+
 	readSize    = 4 << 10  // first size of a stream's buffer: an idle stream holds no more
 	maxReadSize = 64 << 10 // up to which it grows for bursts; a single longer event still grows it
 )
@@ -119,8 +117,8 @@ func (s *splitter) next() (event, bool) {
 // field takes in one line, which starts at offset start of the event.
 func (s *splitter) field(line []byte, start int) {
 	name, _, _ := bytes.Cut(line, []byte{':'})
-	failed := bytes.Equal(name, errorField)
-	if !failed && !bytes.Equal(name, dataField) {
+	failed := string(name) == errorField
+	if !failed && string(name) != dataField {
 		return
 	}
 	from := min(len(name)+1, len(line))
