@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/singleflight"
-
 	"weir/scheduler"
 )
 
@@ -48,10 +46,9 @@ var ErrUnknownEndpoint = errors.New("the pool has no such endpoint")
 // Pool watches one pool. Its methods may be called at any time, also while Run
 // is not running: then only Probe probes.
 type Pool struct {
-	log    *slog.Logger
-	cfg    Config
-	feed   Feed
-	flight singleflight.Group // one probe of an endpoint at a time, however many ask
+	log  *slog.Logger
+	cfg  Config
+	feed Feed
 
 	feeding sync.Mutex // held while the feed is told, so that it hears things in order
 
@@ -60,11 +57,13 @@ type Pool struct {
 	changed chan struct{}       // one token when watched was replaced
 }
 
-// watched is an endpoint and what its probes said. Health and load are held
-// under the pool's mu.
+// watched is an endpoint and what its probes said. The id and the URL never
+// change; the rest is held under the pool's mu.
 type watched struct {
-	Endpoint
+	id, url string
 
+	client *http.Client
+	flight *flight // the probe that runs
 	health scheduler.Health
 	streak int // probes in a row that contradict health
 	load   Load
@@ -105,10 +104,10 @@ func (p *Pool) SetEndpoints(endpoints []Endpoint) {
 			e.Client = p.cfg.Client
 		}
 		w := p.watched[e.ID]
-		if w == nil || w.URL != e.URL {
-			w = &watched{}
+		if w == nil || w.url != e.URL {
+			w = &watched{id: e.ID, url: e.URL}
 		}
-		w.Endpoint = e
+		w.client = e.Client
 		next[e.ID] = w
 	}
 	p.watched = next
@@ -144,7 +143,7 @@ func (p *Pool) Run(ctx context.Context) error {
 			}
 			watchCtx, stop := context.WithCancel(ctx)
 			running[id] = watch{w, stop}
-			watches.Go(func() { p.watch(watchCtx, id) })
+			watches.Go(func() { p.watch(watchCtx, w) })
 		}
 		select {
 		case <-ctx.Done():
@@ -162,7 +161,7 @@ func (p *Pool) snapshot() map[string]*watched {
 
 // watch probes one endpoint until ctx ends. The first probe is at once, so
 // that a new pool serves soon; jitter keeps the later ones of many apart.
-func (p *Pool) watch(ctx context.Context, id string) {
+func (p *Pool) watch(ctx context.Context, w *watched) {
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for {
@@ -171,8 +170,8 @@ func (p *Pool) watch(ctx context.Context, id string) {
 			return
 		case <-next.C:
 		}
-		if p.Probe(ctx, id) == nil {
-			p.readLoad(ctx, id)
+		if p.Probe(ctx, w.id) == nil {
+			p.readLoad(ctx, w)
 		}
 		next.Reset(jitter(p.cfg.Interval))
 	}
@@ -183,12 +182,12 @@ func jitter(d time.Duration) time.Duration {
 	return d + time.Duration((rand.Float64()-0.5)*0.4*float64(d)) //nolint:gosec // nothing secret
 }
 
-func (p *Pool) find(id string) (*watched, Endpoint, error) {
+func (p *Pool) find(id string) (*watched, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := p.watched[id]
 	if w == nil {
-		return nil, Endpoint{}, fmt.Errorf("endpoint %q: %w", id, ErrUnknownEndpoint)
+		return nil, fmt.Errorf("endpoint %q: %w", id, ErrUnknownEndpoint)
 	}
-	return w, w.Endpoint, nil
+	return w, nil
 }

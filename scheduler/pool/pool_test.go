@@ -240,6 +240,62 @@ func TestProbesOnDemandAreSharedAndCount(t *testing.T) {
 	})
 }
 
+func TestProbeWhoseCallerLeavesIsTakenOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newEngine(t, "engine")
+		p, s := start(t, pool.Config{Interval: time.Hour, Timeout: time.Second, DownAfter: 1}, g.endpoint("a"))
+		health(t, s, scheduler.Healthy)
+		g.hangs.Store(true)
+		before := g.probes.Load()
+		ctx, leave := context.WithCancel(t.Context())
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { first <- p.Probe(ctx, "a") }()
+		synctest.Wait()
+		go func() { second <- p.Probe(t.Context(), "a") }()
+		synctest.Wait()
+		g.hangs.Store(false)
+		leave()
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			t.Errorf("the first, who left, got %v, want %v", err, context.Canceled)
+		}
+		if err := <-second; err != nil {
+			t.Errorf("the second got %v, want its own good probe", err)
+		}
+		if n := g.probes.Load() - before; n != 2 {
+			t.Errorf("%d probes, want 2", n)
+		}
+		health(t, s, scheduler.Healthy) // what was cut short counts for nothing
+	})
+}
+
+func TestEndpointsMayChangeWhileTheyAreProbed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newEngine(t, "a"), newEngine(t, "b")
+		p, s := start(t, pool.Config{Interval: time.Millisecond}, a.endpoint("a"))
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Go(func() {
+				for n := range 50 {
+					if (n+i)%2 == 0 {
+						p.SetEndpoints([]pool.Endpoint{a.endpoint("a"), b.endpoint("b")})
+					} else {
+						p.SetEndpoints([]pool.Endpoint{b.endpoint("b")})
+					}
+					_ = p.Probe(t.Context(), "b")
+					p.Loads()
+					<-time.After(time.Millisecond)
+				}
+			})
+		}
+		all.Wait()
+		p.SetEndpoints([]pool.Endpoint{a.endpoint("a"), b.endpoint("b")})
+		synctest.Sleep(time.Second)
+		health(t, s, scheduler.Healthy, scheduler.Healthy)
+	})
+}
+
 func TestProbesOfManyAreSpread(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

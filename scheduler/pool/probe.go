@@ -15,49 +15,81 @@ import (
 // use its connection again.
 const maxHealthBody = 4 << 10
 
+// flight is a probe that runs, and then its result.
+type flight struct {
+	done  chan struct{}
+	err   error
+	valid bool // it was not cut short by its caller
+}
+
 // Probe asks the endpoint for its health now: nil when it answers GET /health
 // with 2xx within the time limit. Those who ask at once share one probe, which
-// goes on to its own end when a caller leaves, and counts like a regular one.
+// counts like a regular one. It runs on the goroutine of the first who asks;
+// if that one leaves, it counts for nothing and another takes over.
 func (p *Pool) Probe(ctx context.Context, id string) error {
-	result := p.flight.DoChan(id, func() (any, error) {
-		return nil, p.probe(context.WithoutCancel(ctx), id)
-	})
-	select {
-	case r := <-result:
-		return r.Err
-	case <-ctx.Done():
-		return fmt.Errorf("probe %s: %w", id, context.Cause(ctx))
+	for {
+		w, err := p.find(id)
+		if err != nil {
+			return err
+		}
+		f, first := p.board(w)
+		if first {
+			p.fly(ctx, w, f)
+		}
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return fmt.Errorf("probe %s: %w", id, context.Cause(ctx))
+		}
+		if f.valid || first {
+			return f.err
+		}
 	}
 }
 
-func (p *Pool) probe(ctx context.Context, id string) error {
-	w, e, err := p.find(id)
-	if err != nil {
-		return err
+// board joins the endpoint's running probe or makes one for the caller to run.
+func (p *Pool) board(w *watched) (f *flight, first bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w.flight != nil {
+		return w.flight, false
 	}
-	err = p.get(ctx, e, "/health", func(body io.Reader) error {
+	w.flight = &flight{done: make(chan struct{})}
+	return w.flight, true
+}
+
+func (p *Pool) fly(ctx context.Context, w *watched, f *flight) {
+	err := p.get(ctx, w, "/health", func(body io.Reader) error {
 		_, err := io.Copy(io.Discard, io.LimitReader(body, maxHealthBody))
 		return err
 	})
-	p.judge(w, err)
-	if err != nil {
-		return fmt.Errorf("probe %s: %w", id, err)
+	if f.valid = ctx.Err() == nil; f.valid {
+		p.judge(w, err)
 	}
-	return nil
+	if err != nil {
+		f.err = fmt.Errorf("probe %s: %w", w.id, err)
+	}
+	p.mu.Lock()
+	w.flight = nil
+	p.mu.Unlock()
+	close(f.done)
 }
 
 // errStatus is an answer other than 2xx.
 var errStatus = errors.New("unexpected status")
 
 // get reads a path of the endpoint within the time limit of a probe.
-func (p *Pool) get(ctx context.Context, e Endpoint, path string, read func(io.Reader) error) error {
+func (p *Pool) get(ctx context.Context, w *watched, path string, read func(io.Reader) error) error {
+	p.mu.Lock()
+	client := w.client
+	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.URL+path, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url+path, http.NoBody)
 	if err != nil {
 		return err
 	}
-	resp, err := e.Client.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}
@@ -76,17 +108,17 @@ func (p *Pool) judge(w *watched, err error) {
 	defer p.feeding.Unlock()
 	p.mu.Lock()
 	changed := w.count(err == nil, p.cfg)
-	current := p.watched[w.ID] == w
+	current := p.watched[w.id] == w
 	health := w.health
 	p.mu.Unlock()
 	if !changed || !current {
 		return
 	}
-	p.feed.SetHealth(w.ID, health)
+	p.feed.SetHealth(w.id, health)
 	if health == scheduler.Unhealthy {
-		p.log.Warn("endpoint is unhealthy", "endpoint", w.ID, "error", err)
+		p.log.Warn("endpoint is unhealthy", "endpoint", w.id, "error", err)
 	} else {
-		p.log.Info("endpoint is healthy", "endpoint", w.ID)
+		p.log.Info("endpoint is healthy", "endpoint", w.id)
 	}
 }
 
@@ -115,13 +147,10 @@ func (w *watched) count(good bool, cfg Config) bool {
 
 // readLoad takes the endpoint's load from its metrics. A failure leaves the
 // last one, whose time tells its age; it says nothing of the health.
-func (p *Pool) readLoad(ctx context.Context, id string) {
-	w, e, err := p.find(id)
-	if err != nil {
-		return
-	}
+func (p *Pool) readLoad(ctx context.Context, w *watched) {
 	var load Load
-	if err := p.get(ctx, e, "/metrics", func(body io.Reader) error {
+	if err := p.get(ctx, w, "/metrics", func(body io.Reader) error {
+		var err error
 		load, err = parseLoad(io.LimitReader(body, maxMetrics))
 		return err
 	}); err != nil {
