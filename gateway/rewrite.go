@@ -50,6 +50,7 @@ type rewriter struct {
 	closed   bool   // the closing usage chunk has passed
 	output   bool   // some event had output
 	calls    toolCalls
+	form     template
 	edits    edits // of the present chunk
 }
 
@@ -74,24 +75,38 @@ func (r *rewriter) chunk(out, p []byte) ([]byte, *Error) {
 	if len(p) < 2 || p[0] != '{' || p[len(p)-1] != '}' {
 		return out, &Error{Cause: UpstreamInvalid, Err: errNotJSON}
 	}
+	if output, usage, ok := r.form.match(p); ok {
+		r.meter.output++
+		if r.form.counted {
+			r.meter.saw(usage)
+		}
+		out = append(append(append(out, "data: "...), r.form.headOut...), output...)
+		return append(append(out, r.form.tailOut...), "\n\n"...), nil
+	}
 	if err := engineError(p); err != nil {
 		return out, err
 	}
 	if r.head == nil && r.usage {
 		r.learnHead(p)
 	}
-	if hasOutput(p) {
+	at := outputAt(p)
+	if at >= 0 {
 		r.output = true
 		r.meter.output++
 	}
-	if bytes.Contains(p, []byte(callsKey)) {
+	calls := bytes.Contains(p, []byte(callsKey))
+	if calls {
 		p = r.calls.reindex(p)
 	}
 	show := r.noteUsage(p)
 	if show == usageDropsChunk {
 		return out, nil
 	}
+	whole := len(p)
 	p = r.edit(p, show)
+	if at >= 0 && !calls && len(p) == whole {
+		r.form.learn(p, at, &r.edits)
+	}
 	out = append(out, "data: "...)
 	return append(r.edits.apply(out, p), "\n\n"...), nil
 }
@@ -250,24 +265,28 @@ func (r *rewriter) learnHead(p []byte) {
 	r.head = append(r.head, ',')
 }
 
-// hasOutput reports whether a chunk carries a piece of the answer: the first
-// one, which only names the role, and the one with the finish reason don't.
-func hasOutput(p []byte) bool {
+// outputAt finds the first piece of the answer in a chunk: the opening quote of
+// a text that is not empty. It is -1 for a chunk that has none, such as the
+// first one, which only names the role, and the one with the finish reason.
+func outputAt(p []byte) int {
 	for _, key := range [...]string{
 		`"content":`, `"reasoning_content":`, `"reasoning":`, `"text":`, `"arguments":`, `"refusal":`,
 	} {
-		for rest := p; ; {
-			i := bytes.Index(rest, []byte(key))
+		for at := 0; ; {
+			i := bytes.Index(p[at:], []byte(key))
 			if i < 0 {
 				break
 			}
-			rest = bytes.TrimLeft(rest[i+len(key):], " ")
-			if len(rest) > 1 && rest[0] == '"' && rest[1] != '"' {
-				return true
+			at += i + len(key)
+			for at < len(p) && p[at] == ' ' {
+				at++
+			}
+			if at+1 < len(p) && p[at] == '"' && p[at+1] != '"' {
+				return at
 			}
 		}
 	}
-	return false
+	return -1
 }
 
 // quoteJSON writes s as a JSON string.

@@ -254,6 +254,63 @@ func FuzzChunk(f *testing.F) {
 	})
 }
 
+// FuzzTemplate: what is passed on because it looks like an earlier chunk is
+// what a close look would have made of it.
+func FuzzTemplate(f *testing.F) {
+	f.Add(vllmChunk("a", 1), vllmChunk("b\\ \" c", 2), true)
+	f.Add(vllmChunk("a", 1), vllmChunk("", 2), false)
+	f.Add(fmt.Sprintf(bare, ""), fmt.Sprintf(bare, `,"error":{}`), false)
+	f.Add(`{"model":"org/engine","choices":[{"text":"a"}]}`, `{"model":"org/engine","choices":[{"text":"b"}]}`, false)
+	f.Add(vllmChunk("a", 1), strings.Replace(vllmChunk("a", 1), `{"prompt`, `{"x":{}},"error":{"prompt`, 1), false)
+	f.Fuzz(func(t *testing.T, first, second string, usage bool) {
+		if !json.Valid([]byte(second)) {
+			return
+		}
+		var quick, slow meter
+		r := newRewriter(&quick, "pub", "org/engine", "flex", usage)
+		if _, err := r.chunk(nil, []byte(first)); err != nil {
+			return
+		}
+		careful := newRewriter(&slow, "pub", "org/engine", "flex", usage)
+		_, _ = careful.chunk(nil, []byte(first))
+		careful.form = template{}
+		slow = quick
+		slow.raw = append([]byte(nil), quick.raw...)
+		got, err1 := r.chunk(nil, []byte(second))
+		want, err2 := careful.chunk(nil, []byte(second))
+		if string(got) != string(want) || (err1 == nil) != (err2 == nil) {
+			t.Fatalf("got  %s (%v)\nwant %s (%v)", got, err1, want, err2)
+		}
+		if string(quick.raw) != string(slow.raw) || quick.output != slow.output {
+			t.Fatalf("counted %s, %d; want %s, %d", quick.raw, quick.output, slow.raw, slow.output)
+		}
+	})
+}
+
+func TestChunksOfOneFormAreTakenByTemplate(t *testing.T) {
+	t.Parallel()
+	m := &meter{}
+	r := newRewriter(m, "pub", "org/engine", "", false)
+	for i := range 20 {
+		text := fmt.Sprintf("word \" %d", i)
+		out, err := r.chunk(nil, []byte(vllmChunk(text, i+1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := "data: " + strings.Replace(fmt.Sprintf(`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"pub",`+
+			`"choices":[{"index":0,"delta":{"content":%q},"logprobs":null,"finish_reason":null}]}`, text), "\x00", "", 1) + "\n\n"
+		if diff := cmp.Diff(want, string(out)); diff != "" {
+			t.Fatalf("chunk %d (-want +got):\n%s", i, diff)
+		}
+	}
+	if r.form.learnt != 1 {
+		t.Errorf("learnt %d times, want once", r.form.learnt)
+	}
+	if u, _ := m.usage(true); u != (billing.Usage{InputUncached: 11, Output: 20}) || m.output != 20 {
+		t.Errorf("usage %+v, %d counted", u, m.output)
+	}
+}
+
 func TestToolCallsKeepOneIndexEach(t *testing.T) {
 	t.Parallel()
 	// Each fragment: choice, the engine's index, id, name -> the caller's index.

@@ -46,6 +46,24 @@ func (e *edits) apply(out, p []byte) []byte {
 	return append(out, p[at:]...)
 }
 
+// applyWithin returns p[lo:hi] with its edits done; false where one of them
+// crosses a bound.
+func (e *edits) applyWithin(p []byte, lo, hi int) ([]byte, bool) {
+	var out []byte
+	at := lo
+	for _, s := range e.list {
+		if s.to <= lo || s.from >= hi {
+			continue
+		}
+		if s.from < lo || s.to > hi {
+			return nil, false
+		}
+		out = append(append(out, p[at:s.from]...), s.with...)
+		at = s.to
+	}
+	return append(out, p[at:hi]...), true
+}
+
 // span is where a member stands in its object: its key begins at key, its
 // value is p[value:end]. The zero span is none.
 type span struct{ key, value, end int }
