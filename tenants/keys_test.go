@@ -55,7 +55,8 @@ func TestPrincipalHasWhatIsStored(t *testing.T) {
 			tenants.Principal{Project: h.project.ID, Kind: tenants.ProjectKey, Plan: &shared, FairnessID: h.project.FairnessID},
 		},
 		{
-			"an administration key has no project to be fair by", "shared", tenants.KeySpec{Kind: tenants.AdminKey, Name: "x"},
+			"an administration key has no project to be fair by", "shared",
+			tenants.KeySpec{Kind: tenants.AdminKey, Name: "x"},
 			tenants.Principal{Kind: tenants.AdminKey, Plan: &shared, FairnessID: h.tenant.FairnessID},
 		},
 	}
@@ -182,15 +183,23 @@ func takenAway(h *house) []struct {
 			}
 		}, tenants.ErrRevoked, nil, true},
 		{"the key is made to expire", set(`UPDATE keys SET expires_at = now() WHERE id = $1`), tenants.ErrExpired, nil, true},
-		{"a scope is taken", set(`UPDATE keys SET scopes = '{models:read}' WHERE id = $1`), nil,
-			func(p *tenants.Principal) bool { return !p.Allows(tenants.ScopeChat) }, false},
-		{"a model is taken", set(`UPDATE keys SET models = '{other}' WHERE id = $1`), nil,
-			func(p *tenants.Principal) bool { return !p.MayUse("m") }, false},
+		{
+			"a scope is taken", set(`UPDATE keys SET scopes = '{models:read}' WHERE id = $1`), nil,
+			func(p *tenants.Principal) bool { return !p.Allows(tenants.ScopeChat) }, false,
+		},
+		{
+			"a model is taken", set(`UPDATE keys SET models = '{other}' WHERE id = $1`), nil,
+			func(p *tenants.Principal) bool { return !p.MayUse("m") }, false,
+		},
 		{"an address list is set", set(`UPDATE keys SET cidrs = '{10.0.0.0/8}' WHERE id = $1`), tenants.ErrAddress, nil, false},
-		{"a limit is set", set(`UPDATE keys SET limits = '{"concurrency": 1}' WHERE id = $1`), nil,
-			func(p *tenants.Principal) bool { return p.Limits.Concurrency == 1 }, false},
-		{"the fairness id is rotated", set(`UPDATE tenants SET fairness_id = 'rotated ' || $1`), nil,
-			func(p *tenants.Principal) bool { return len(p.FairnessID) > 8 && p.FairnessID[:8] == "rotated " }, false},
+		{
+			"a limit is set", set(`UPDATE keys SET limits = '{"concurrency": 1}' WHERE id = $1`), nil,
+			func(p *tenants.Principal) bool { return p.Limits.Concurrency == 1 }, false,
+		},
+		{
+			"the fairness id is rotated", set(`UPDATE tenants SET fairness_id = 'rotated ' || $1`), nil,
+			func(p *tenants.Principal) bool { return len(p.FairnessID) > 8 && p.FairnessID[:8] == "rotated " }, false,
+		},
 		{"the plan is changed", func(t *testing.T, _ tenants.Key) {
 			t.Helper()
 			plan := standardPlans()["standard"]
@@ -208,8 +217,10 @@ func takenAway(h *house) []struct {
 				t.Fatal(err)
 			}
 		}, nil, func(p *tenants.Principal) bool { return p.Plan.Name == "shared" }, false},
-		{"the project's fairness id is rotated", set(`UPDATE projects SET fairness_id = 'again ' || $1 WHERE name = 'default'`), nil,
-			func(p *tenants.Principal) bool { return len(p.FairnessID) > 6 && p.FairnessID[:6] == "again " }, false},
+		{
+			"the project's fairness id is rotated", set(`UPDATE projects SET fairness_id = 'again ' || $1 WHERE name = 'default'`), nil,
+			func(p *tenants.Principal) bool { return len(p.FairnessID) > 6 && p.FairnessID[:6] == "again " }, false,
+		},
 		{"the tenant is suspended", func(t *testing.T, k tenants.Key) {
 			t.Helper()
 			if err := h.Suspend(t.Context(), actor, k.Tenant); err != nil {

@@ -8,11 +8,13 @@ import (
 	"time"
 )
 
-// Own ids are text: a prefix and 26 base32 characters.
 type (
-	ID        string // ten_...
-	ProjectID string // prj_...
-	KeyID     string // key_...
+	// ID names a tenant: ten_ and 26 base32 characters, as all ids of our own.
+	ID string
+	// ProjectID names a project: prj_...
+	ProjectID string
+	// KeyID names a key: key_... It is no secret.
+	KeyID string
 )
 
 // Kind is what a key is for. Inference keys can't administer and

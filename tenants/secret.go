@@ -112,7 +112,7 @@ func encodeCheck(payload string) [checkLen]byte {
 	// As crc32.ChecksumIEEE, which wants a copy of the text in bytes.
 	sum := ^uint32(0)
 	for i := range len(payload) {
-		sum = crc32.IEEETable[byte(sum)^payload[i]] ^ sum>>8
+		sum = crc32.IEEETable[sum&0xff^uint32(payload[i])] ^ sum>>8
 	}
 	sum = ^sum
 	var check [checkLen]byte

@@ -141,7 +141,7 @@ func TestSecretHidesItself(t *testing.T) {
 	} {
 		slog.New(h).Debug("made", "secret", secret, "in", holder{secret, secret}, "list", []Secret{secret})
 	}
-	if err := json.NewEncoder(&out).Encode(map[Secret]holder{secret: {secret, secret}}); err != nil {
+	if err := json.NewEncoder(&out).Encode(map[Secret][]any{secret: {secret, holder{secret, secret}}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, form := range []string{hidden, fmt.Sprintf("%x", hidden), fmt.Sprintf("%X", hidden), fmt.Sprintf("% x", hidden)} {

@@ -223,7 +223,11 @@ func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tra
 	}
 	c.total.Add(1)
 	n := c.running.Add(1)
-	for most := c.most.Load(); n > most && !c.most.CompareAndSwap(most, n); most = c.most.Load() {
+	for {
+		most := c.most.Load()
+		if n <= most || c.most.CompareAndSwap(most, n) {
+			break
+		}
 	}
 	return context.WithValue(ctx, counted{}, true)
 }
