@@ -24,7 +24,7 @@ func (x *exchange) attempt(ctx context.Context) *Error {
 	if err := x.schedule(ctx); err != nil {
 		return err
 	}
-	x.meter.raw, x.meter.output = x.meter.raw[:0], 0 // the delivered attempt alone counts
+	x.meter.reset()
 	x.out.prepare(Head{Stream: x.call.Stream, QueueTime: x.queued, Band: x.band, Tier: x.tier, Limit: x.limit})
 
 	d := &delivery{}

@@ -14,17 +14,28 @@ type meter struct {
 	raw    []byte // the engine's latest usage object
 	prompt int64  // estimate of the prompt's tokens
 	output int64  // events with output; engines send about one token in each
+
+	read  bool // raw has been read, to the two below
+	last  billing.Usage
+	sound bool
 }
 
 // saw takes in a usage object of the engine. The last one counts.
-func (m *meter) saw(raw []byte) { m.raw = append(m.raw[:0], raw...) }
+func (m *meter) saw(raw []byte) { m.raw, m.read = append(m.raw[:0], raw...), false }
+
+// reset forgets an attempt: the delivered one alone counts.
+func (m *meter) reset() { m.raw, m.read, m.output = m.raw[:0], false, 0 }
 
 // usage returns what was used. Complete says that the engine came to its end,
 // so that its last count is its final one. A running count is per choice at
 // some engines, so our own is used where it is higher. Nothing is counted for
 // an exchange that was cut before any output.
 func (m *meter) usage(complete bool) (billing.Usage, billing.UsageSource) {
-	u, sound := readUsage(m.raw)
+	if !m.read {
+		m.last, m.sound = readUsage(m.raw)
+		m.read = true
+	}
+	u, sound := m.last, m.sound
 	switch {
 	case sound && complete:
 		return u, billing.UpstreamFinal
