@@ -94,4 +94,3 @@ func (r *rewriter) learnHead(p []byte) {
 	r.head = append(append(append(r.head, `,`+modelKey...), r.model...), r.tier...)
 	r.head = append(r.head, ',')
 }
-
