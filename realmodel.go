@@ -53,7 +53,7 @@ func (p *playground) realModel(ctx context.Context, e *devEngines) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-	e.pools = append(e.pools, fmt.Sprintf("- name: real\n  endpoints:\n  - {id: real-1, url: %q, engine: llamacpp, accelerator: CPU, max_concurrency: 4}\n", url))
+	e.pools = append(e.pools, fmt.Sprintf("- name: real\n  isolation: single-tenant\n  endpoints:\n  - {id: real-1, url: %q, engine: llamacpp, accelerator: CPU, max_concurrency: 4}\n", url))
 	e.add("real", "real-chat", "chat, completions")
 	e.prices = append(e.prices, `- {model: real-chat, input: "0.10", cached_input: "0.02", output: "0.40"}`)
 	return nil
@@ -81,12 +81,12 @@ func (p *playground) installReal(ctx context.Context) (server, weights string, e
 	return server, weights, nil
 }
 
-// realArguments run four requests at once, each with a context of its own, and
-// keep what they computed for prompts that begin the same.
+// realArguments are explained in docs/real-model.md.
 func realArguments(weights, port string) []string {
 	return []string{
 		"--model", weights, "--alias", "real-chat", "--host", "127.0.0.1", "--port", port,
-		"--ctx-size", "8192", "--parallel", "4", "--threads", "2", "--metrics", "--cache-reuse", "64",
+		"--ctx-size", "8192", "--kv-unified", "--parallel", "4", "--threads", "2", "--poll", "0",
+		"--metrics", "--offline", "--no-ui",
 	}
 }
 
