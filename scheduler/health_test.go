@@ -20,7 +20,9 @@ func end(at time.Duration, n int, r Result) step { return step{at: at, do: "end"
 
 func probe(at time.Duration, h Health) step { return step{at: at, do: "probe", probe: h} }
 
-func faults(at time.Duration, from, n int) []step {
+// faults are n leases that are taken and fail, after a second.
+func faults(from, n int) []step {
+	const at = time.Second
 	var steps []step
 	for i := range n {
 		steps = append(steps, grant(at, from+i))
@@ -47,20 +49,20 @@ func TestCondition(t *testing.T) {
 		{"an unhealthy endpoint may hold none", []step{probe(0, Unhealthy)}, 0, 0, 0},
 		{"a completed request vouches for an unjudged endpoint", []step{grant(0, 1), end(s, 1, Completed)}, s, 64, 0},
 		{"a completed request does not overrule a probe", []step{grant(0, 1), probe(s, Unhealthy), end(2*s, 1, Completed)}, 2 * s, 0, 0},
-		{"two faults keep the circuit closed", append([]step{healthy}, faults(s, 1, 2)...), s, 64, 0},
-		{"three faults in a row open it for the backoff", append([]step{healthy}, faults(s, 1, 3)...), s, 0, 2 * s},
+		{"two faults keep the circuit closed", append([]step{healthy}, faults(1, 2)...), s, 64, 0},
+		{"three faults in a row open it for the backoff", append([]step{healthy}, faults(1, 3)...), s, 0, 2 * s},
 		{
 			"a completed request between faults starts the count anew",
-			append(append([]step{healthy}, faults(s, 1, 2)...), append([]step{grant(s, 8), end(s, 8, Completed)}, faults(s, 3, 2)...)...), s, 64, 0,
+			append(append([]step{healthy}, faults(1, 2)...), append([]step{grant(s, 8), end(s, 8, Completed)}, faults(3, 2)...)...), s, 64, 0,
 		},
-		{"after the backoff a trial may go", append([]step{healthy}, faults(s, 1, 3)...), 2 * s, 64, 0},
-		{"only one trial at a time", append(append([]step{healthy}, faults(s, 1, 3)...), grant(2*s, 9)), 2 * s, 0, 0},
-		{"a trial that completes closes the circuit", append(append([]step{healthy}, faults(s, 1, 3)...), grant(2*s, 9), end(3*s, 9, Completed)), 3 * s, 64, 0},
-		{"a trial that fails doubles the backoff", append(append([]step{healthy}, faults(s, 1, 3)...), grant(2*s, 9), end(3*s, 9, EndpointFault)), 3 * s, 0, 5 * s},
-		{"a trial whose caller was wrong decides nothing", append(append([]step{healthy}, faults(s, 1, 3)...), grant(2*s, 9), end(3*s, 9, CallerFault)), 3 * s, 64, 0},
-		{"a trial whose caller left decides nothing", append(append([]step{healthy}, faults(s, 1, 3)...), grant(2*s, 9), end(3*s, 9, Abandoned)), 3 * s, 64, 0},
-		{"the other leases of a dead endpoint don't lengthen the backoff", append([]step{healthy}, faults(s, 1, 40)...), s, 0, 2 * s},
-		{"a lease from before says nothing for an open circuit", append([]step{healthy, grant(0, 7)}, append(faults(s, 1, 3), end(s, 7, Completed))...), s, 0, 2 * s},
+		{"after the backoff a trial may go", append([]step{healthy}, faults(1, 3)...), 2 * s, 64, 0},
+		{"only one trial at a time", append(append([]step{healthy}, faults(1, 3)...), grant(2*s, 9)), 2 * s, 0, 0},
+		{"a trial that completes closes the circuit", append(append([]step{healthy}, faults(1, 3)...), grant(2*s, 9), end(3*s, 9, Completed)), 3 * s, 64, 0},
+		{"a trial that fails doubles the backoff", append(append([]step{healthy}, faults(1, 3)...), grant(2*s, 9), end(3*s, 9, EndpointFault)), 3 * s, 0, 5 * s},
+		{"a trial whose caller was wrong decides nothing", append(append([]step{healthy}, faults(1, 3)...), grant(2*s, 9), end(3*s, 9, CallerFault)), 3 * s, 64, 0},
+		{"a trial whose caller left decides nothing", append(append([]step{healthy}, faults(1, 3)...), grant(2*s, 9), end(3*s, 9, Abandoned)), 3 * s, 64, 0},
+		{"the other leases of a dead endpoint don't lengthen the backoff", append([]step{healthy}, faults(1, 40)...), s, 0, 2 * s},
+		{"a lease from before says nothing for an open circuit", append([]step{healthy, grant(0, 7)}, append(faults(1, 3), end(s, 7, Completed))...), s, 0, 2 * s},
 		{"the callers' faults never count", []step{healthy, grant(0, 1), end(0, 1, CallerFault), grant(0, 2), end(0, 2, CallerFault), grant(0, 3), end(0, 3, CallerFault)}, 0, 64, 0},
 		{"callers who leave never count", []step{healthy, grant(0, 1), end(0, 1, Abandoned), grant(0, 2), end(0, 2, Abandoned), grant(0, 3), end(0, 3, Abandoned)}, 0, 64, 0},
 		{"a full endpoint rests without blame", []step{healthy, grant(0, 1), end(s, 1, Overloaded)}, s, 0, s + 500*time.Millisecond},
@@ -69,9 +71,9 @@ func TestCondition(t *testing.T) {
 		{"the next rest is twice as long", []step{healthy, grant(0, 1), end(s, 1, Overloaded), grant(2*s, 2), end(2*s, 2, Overloaded)}, 2 * s, 0, 3 * s},
 		{
 			"an endpoint that comes back is tried at once",
-			append(append([]step{healthy}, faults(s, 1, 3)...), probe(s, Unhealthy), probe(s+s/2, Healthy)), s + s/2, 64, 0,
+			append(append([]step{healthy}, faults(1, 3)...), probe(s, Unhealthy), probe(s+s/2, Healthy)), s + s/2, 64, 0,
 		},
-		{"a probe that finds it healthy still leaves the circuit open", append(append([]step{healthy}, faults(s, 1, 3)...), probe(s, Healthy)), s, 0, 2 * s},
+		{"a probe that finds it healthy still leaves the circuit open", append(append([]step{healthy}, faults(1, 3)...), probe(s, Healthy)), s, 0, 2 * s},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -119,7 +119,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			m.pending[m.next] = pending{send(ctx, m.e, r), cancel}
 			m.next++
 		}),
-		"cancel": act(func(t *rapid.T) {
+		"cancel": act(func(*rapid.T) {
 			for _, p := range m.pending {
 				p.cancel()
 				break
@@ -135,7 +135,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 				break
 			}
 		}),
-		"end and cancel at once": act(func(t *rapid.T) {
+		"end and cancel at once": act(func(*rapid.T) {
 			for _, p := range m.pending {
 				p.cancel()
 				break

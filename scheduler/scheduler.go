@@ -116,7 +116,7 @@ const (
 )
 
 // Refusal is the error of Schedule.
-type Refusal struct {
+type Refusal struct { //nolint:errname // the word of the design
 	Reason     Reason
 	RetryAfter time.Duration // when a new try may succeed; 0 when unknown
 	Err        error         // the cause, for the operator; may be nil

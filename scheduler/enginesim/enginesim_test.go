@@ -183,9 +183,9 @@ func events(t *testing.T, body io.Reader) (chunks []answer, done bool, err error
 }
 
 // stream posts a request and reads all its events, which must end well.
-func (r rig) stream(path, body string, header ...string) []answer {
+func (r rig) stream(path, body string) []answer {
 	r.t.Helper()
-	resp := r.do(r.t.Context(), http.MethodPost, path, body, header...)
+	resp := r.do(r.t.Context(), http.MethodPost, path, body)
 	if resp.StatusCode != http.StatusOK {
 		r.t.Fatalf("status %d", resp.StatusCode)
 	}

@@ -103,7 +103,7 @@ func eventCount(value string) (int, error) {
 		return 2, nil
 	}
 	n, err := strconv.ParseUint(value, 10, 31)
-	return int(n) + 1, err //nolint:gosec // 31 bits
+	return int(n) + 1, err
 }
 
 func parseSize(value string) (int, error) {

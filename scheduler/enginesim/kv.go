@@ -3,6 +3,7 @@ package enginesim
 import (
 	"container/list"
 	"encoding/binary"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -113,8 +114,7 @@ func (c *kvCache) publish(hash uint64) *block {
 // victim: a beginning is useful to more sequences.
 func (c *kvCache) release(blocks []*block, private int) {
 	c.private -= private
-	for i := len(blocks) - 1; i >= 0; i-- {
-		b := blocks[i]
+	for _, b := range slices.Backward(blocks) {
 		if b.refs--; b.refs == 0 {
 			b.idle = c.idle.PushBack(b)
 		}

@@ -96,8 +96,8 @@ func TestALargeStepIsToldOverTime(t *testing.T) {
 		for range seqs {
 			at[<-told]++
 		}
-		for ms := range time.Duration(5) {
-			if n := at[ms*time.Millisecond]; n != 8 {
+		for ms := range 5 {
+			if n := at[time.Duration(ms)*time.Millisecond]; n != 8 {
 				t.Errorf("after %d ms %d sequences were told, want 8: %v", ms, n, at)
 			}
 		}

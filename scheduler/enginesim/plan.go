@@ -146,7 +146,7 @@ func (s *segment) stopAt(stops []string, include bool) {
 	}
 	s.text = s.text[:at]
 	for i, e := range s.ends {
-		s.ends[i] = min(e, int32(at)) //nolint:gosec // an index into a bounded text
+		s.ends[i] = min(e, int32(at))
 	}
 }
 

@@ -85,8 +85,9 @@ func appendPiece(b []byte, t token) []byte {
 	if n > pieceMax {
 		return b
 	}
-	for i := range n {
-		b = append(b, byte(t>>(8*i)))
+	for range n {
+		b = append(b, byte(t&0xff))
+		t >>= 8
 	}
 	return b
 }

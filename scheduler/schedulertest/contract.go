@@ -1,4 +1,4 @@
-//nolint:thelper // these are the tests themselves: a failure should name their own line
+//nolint:thelper,tparallel // these are the tests themselves: a failure should name their own line; who runs them is parallel
 package schedulertest
 
 import (
@@ -160,7 +160,7 @@ func cancelQueued(t *testing.T, h Harness) {
 	next := send(t, s, request("r3", "f", 0))
 	h.Settle()
 	gone.cancel()
-	refused(t, gone, scheduler.Cancelled)
+	_ = refused(t, gone, scheduler.Cancelled)
 	if !errors.Is(gone.err, context.Canceled) {
 		t.Errorf("the refusal %v hides its cause", gone.err)
 	}
@@ -189,7 +189,7 @@ func cancelDispatched(t *testing.T, h Harness) {
 		if <-c.done; c.err == nil {
 			c.lease.End(scheduler.Outcome{Result: scheduler.Abandoned})
 		} else {
-			refused(t, c, scheduler.Cancelled)
+			_ = refused(t, c, scheduler.Cancelled)
 		}
 		expectEmpty(t, h, s)
 	}

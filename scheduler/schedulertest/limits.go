@@ -105,7 +105,7 @@ func closing(t *testing.T, h Harness) {
 	for _, c := range waiting {
 		retryable(t, refused(t, c, scheduler.ShuttingDown))
 	}
-	refused(t, send(t, s, request("late", "f", 0)), scheduler.ShuttingDown)
+	_ = refused(t, send(t, s, request("late", "f", 0)), scheduler.ShuttingDown)
 	running.End(completed())
 	s.Close()
 	expectEmpty(t, h, s)
