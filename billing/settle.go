@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,6 +27,7 @@ type SettleConfig struct {
 	MaxBatch    int           // receipts a transaction; 200
 	MaxInFlight int           // transactions at once; 2
 	MaxPending  int           // receipts that wait for a transaction; 10000
+	Linger      time.Duration // how long one waits for others, where there were others just now; 500us, negative: never
 	Timeout     time.Duration // of one transaction, until Postgres counts as away; 3s
 	Retry       time.Duration // between attempts to get Postgres back; 1s
 
@@ -38,6 +38,9 @@ func (c SettleConfig) withDefaults() SettleConfig {
 	c.MaxBatch = positive(c.MaxBatch, 200)
 	c.MaxInFlight = positive(c.MaxInFlight, 2)
 	c.MaxPending = positive(c.MaxPending, 10_000)
+	if c.Linger == 0 {
+		c.Linger = 500 * time.Microsecond
+	}
 	c.Timeout = positive(c.Timeout, 3*time.Second)
 	c.Retry = positive(c.Retry, time.Second)
 	return c
@@ -51,11 +54,7 @@ func positive[N int | time.Duration](n, otherwise N) N {
 }
 
 // Settler is the settle writer: it stores receipts of all tenants, as the
-// worker role. Callers that arrive together share a transaction (group commit):
-// one that finds nobody at work commits at once in its own goroutine, those
-// that come meanwhile gather, and the first of them commits for all. A second
-// transaction runs beside the first only when a whole batch has gathered,
-// because few large transactions cost less than many small ones.
+// worker role. Callers that arrive together share a transaction: see group.
 type Settler struct {
 	log     *slog.Logger
 	pool    *pgxpool.Pool
@@ -64,19 +63,15 @@ type Settler struct {
 	now     func() time.Time
 	metrics *settleMetrics
 
-	away atomic.Bool // Postgres; Run brings it back
-
-	mu      sync.Mutex
-	idle    sync.Cond     // signalled when nobody commits or waits
-	pending []*settlement // in order of arrival
-	running int           // transactions in flight
+	away  atomic.Bool // Postgres; Run brings it back
+	group group
 }
 
 // settlement is one call of Settle on its way.
 type settlement struct {
 	receipt Receipt
 	effect  []*pgx.QueuedQuery
-	turn    chan []*settlement // a batch to commit, and closed when err is final
+	turn    chan struct{} // a value: lead a batch; closed: err is final
 	err     error
 }
 
@@ -84,7 +79,7 @@ type settlement struct {
 // there is no disk: then every receipt is refused while Postgres is away.
 func NewSettler(log *slog.Logger, worker *pgxpool.Pool, spool *Spool, cfg SettleConfig, now func() time.Time) *Settler {
 	s := &Settler{log: log, pool: worker, spool: spool, cfg: cfg.withDefaults(), now: now}
-	s.idle.L = &s.mu
+	s.group.init(s.cfg)
 	s.metrics = newSettleMetrics(cfg.Metrics, s)
 	return s
 }
@@ -105,14 +100,14 @@ func NewSettler(log *slog.Logger, worker *pgxpool.Pool, spool *Spool, cfg Settle
 // It needs no Run, and goes on working after Run has ended.
 func (s *Settler) Settle(ctx context.Context, r Receipt, effect func(*pgx.Batch)) error {
 	began := s.now()
-	it := &settlement{receipt: r, turn: make(chan []*settlement, 1)}
+	it := &settlement{receipt: r, turn: make(chan struct{}, 1)}
 	err := it.prepare(effect)
 	if err == nil {
-		err = s.enter(it)
+		err = s.group.enter(it)
 	}
 	if err == nil {
-		for batch := range it.turn {
-			s.lead(context.WithoutCancel(ctx), batch)
+		for range it.turn {
+			s.lead(context.WithoutCancel(ctx))
 		}
 		err = it.err
 	}
@@ -138,52 +133,12 @@ func (it *settlement) prepare(effect func(*pgx.Batch)) error {
 	return nil
 }
 
-// enter joins the line.
-func (s *Settler) enter(it *settlement) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.pending) >= s.cfg.MaxPending {
-		return fmt.Errorf("%w: %d receipts wait already", ErrUnavailable, len(s.pending))
-	}
-	s.pending = append(s.pending, it)
-	s.advance()
-	return nil
-}
-
 // lead commits a batch in the goroutine of one of its callers.
-func (s *Settler) lead(ctx context.Context, batch []*settlement) {
-	defer s.leave(batch)
+func (s *Settler) lead(ctx context.Context) {
+	batch := s.group.gather()
+	defer s.group.leave(batch)
 	s.metrics.batch.Observe(float64(len(batch)))
 	s.store(ctx, batch)
-}
-
-// leave lets the next batch begin and the callers of this one go.
-func (s *Settler) leave(batch []*settlement) {
-	s.mu.Lock()
-	s.running--
-	s.advance()
-	if s.running == 0 {
-		s.idle.Broadcast()
-	}
-	s.mu.Unlock()
-	for _, it := range batch {
-		close(it.turn)
-	}
-}
-
-// advance begins as many batches as may run, each led by its first caller.
-// Callers hold mu. Afterwards nobody waits while nobody commits.
-func (s *Settler) advance() {
-	for len(s.pending) > 0 && s.running < s.cfg.MaxInFlight {
-		if s.running > 0 && len(s.pending) < s.cfg.MaxBatch {
-			return
-		}
-		n := min(len(s.pending), s.cfg.MaxBatch)
-		batch := s.pending[:n:n]
-		s.pending = s.pending[n:]
-		s.running++
-		batch[0].turn <- batch
-	}
 }
 
 // Away reports that Postgres can't be reached: receipts go to the spool, and

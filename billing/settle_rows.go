@@ -1,84 +1,112 @@
 package billing
 
-import "time"
+import (
+	"context"
+	"fmt"
 
-// settleSQL takes columns.args, in their order.
-const settleSQL = `SELECT weir_settle(
-	$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26)`
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
 
-// columns holds a batch as weir_settle takes it: an array for each column.
-type columns struct {
-	tenants, requests, clientRequests, projects, keys []string
-	operations, models, pools, endpoints              []string
-	attempts                                          []int32
-	streams                                           []bool
-	bands                                             []string
-	priorities                                        []int32
-	tiers                                             []string
-	inputUncached, inputCached, outputs, reasoning    []int64
-	sources                                           []string
-	priceVersions, costs                              []int64
-	started                                           []time.Time
-	queue, ttft, duration                             []int64
-	outcomes                                          []string
+// settleSQL takes receiptRows and returns the request ids that were new.
+const settleSQL = `SELECT weir_settle($1)`
+
+// receiptRows is a batch as weir_settle takes it: an array of weir_receipt.
+type receiptRows = pgtype.FlatArray[receiptRow]
+
+// receiptRow is one weir_receipt.
+type receiptRow struct{ *Receipt }
+
+// learnRows teaches a new connection the types of the database.
+func learnRows(ctx context.Context, conn *pgx.Conn) error {
+	const row, rows = "weir_receipt", "_weir_receipt"
+	if _, known := conn.TypeMap().TypeForName(rows); known {
+		return nil
+	}
+	types, err := conn.LoadTypes(ctx, []string{row, rows})
+	if err != nil {
+		return fmt.Errorf("load type %s: %w", row, err)
+	}
+	conn.TypeMap().RegisterTypes(types)
+	return nil
 }
 
 // receiptID is what makes a receipt unique.
 type receiptID struct{ tenant, request string }
 
-// gather makes columns of a batch, and counts its effects. A receipt that
-// stands twice in the batch is taken once.
-func gather(batch []*settlement) (c *columns, effects int) {
-	c = &columns{}
+// rowsOf makes rows of a batch, and counts its effects. A receipt that stands
+// twice in the batch is taken once.
+func rowsOf(batch []*settlement) (rows receiptRows, effects int) {
+	rows = make(receiptRows, 0, len(batch))
 	seen := make(map[receiptID]bool, len(batch))
 	for _, it := range batch {
 		effects += len(it.effect)
-		r := &it.receipt
-		id := receiptID{r.Tenant, r.RequestID}
+		id := receiptID{it.receipt.Tenant, it.receipt.RequestID}
 		if !seen[id] {
 			seen[id] = true
-			c.add(r)
+			rows = append(rows, receiptRow{&it.receipt})
 		}
 	}
-	return c, effects
+	return rows, effects
 }
 
-func (c *columns) add(r *Receipt) {
-	c.tenants = append(c.tenants, r.Tenant)
-	c.requests = append(c.requests, r.RequestID)
-	c.clientRequests = append(c.clientRequests, r.ClientRequestID)
-	c.projects = append(c.projects, r.Project)
-	c.keys = append(c.keys, r.Key)
-	c.operations = append(c.operations, r.Operation)
-	c.models = append(c.models, r.Model)
-	c.pools = append(c.pools, r.Pool)
-	c.endpoints = append(c.endpoints, r.Endpoint)
-	c.attempts = append(c.attempts, int32(r.Attempts)) //nolint:gosec // Validate bounds it
-	c.streams = append(c.streams, r.Stream)
-	c.bands = append(c.bands, r.Band)
-	c.priorities = append(c.priorities, int32(r.Priority)) //nolint:gosec // Validate bounds it
-	c.tiers = append(c.tiers, r.Tier)
-	c.inputUncached = append(c.inputUncached, r.Usage.InputUncached)
-	c.inputCached = append(c.inputCached, r.Usage.InputCached)
-	c.outputs = append(c.outputs, r.Usage.Output)
-	c.reasoning = append(c.reasoning, r.Usage.Reasoning)
-	c.sources = append(c.sources, string(r.UsageSource))
-	c.priceVersions = append(c.priceVersions, r.PriceVersion)
-	c.costs = append(c.costs, r.CostNano)
-	c.started = append(c.started, r.StartedAt)
-	c.queue = append(c.queue, r.QueueTime.Microseconds())
-	c.ttft = append(c.ttft, r.TTFT.Microseconds())
-	c.duration = append(c.duration, r.Duration.Microseconds())
-	c.outcomes = append(c.outcomes, r.Outcome)
-}
+// IsNull is part of pgtype.CompositeIndexGetter.
+func (r receiptRow) IsNull() bool { return false }
 
-func (c *columns) args() []any {
-	return []any{
-		c.tenants, c.requests, c.clientRequests, c.projects, c.keys,
-		c.operations, c.models, c.pools, c.endpoints, c.attempts, c.streams,
-		c.bands, c.priorities, c.tiers,
-		c.inputUncached, c.inputCached, c.outputs, c.reasoning,
-		c.sources, c.priceVersions, c.costs,
-		c.started, c.queue, c.ttft, c.duration, c.outcomes,
+// Index is the column at i, in the order of weir_receipt.
+func (r receiptRow) Index(i int) any {
+	switch i {
+	case 0:
+		return r.Tenant
+	case 1:
+		return r.RequestID
+	case 2:
+		return r.ClientRequestID
+	case 3:
+		return r.Project
+	case 4:
+		return r.Key
+	case 5:
+		return r.Operation
+	case 6:
+		return r.Model
+	case 7:
+		return r.Pool
+	case 8:
+		return r.Endpoint
+	case 9:
+		return int32(r.Attempts) //nolint:gosec // Validate bounds it
+	case 10:
+		return r.Stream
+	case 11:
+		return r.Band
+	case 12:
+		return int32(r.Priority) //nolint:gosec // Validate bounds it
+	case 13:
+		return r.Tier
+	case 14:
+		return r.Usage.InputUncached
+	case 15:
+		return r.Usage.InputCached
+	case 16:
+		return r.Usage.Output
+	case 17:
+		return r.Usage.Reasoning
+	case 18:
+		return string(r.UsageSource)
+	case 19:
+		return r.PriceVersion
+	case 20:
+		return r.CostNano
+	case 21:
+		return r.StartedAt
+	case 22:
+		return r.QueueTime.Microseconds()
+	case 23:
+		return r.TTFT.Microseconds()
+	case 24:
+		return r.Duration.Microseconds()
+	default:
+		return r.Outcome
 	}
 }

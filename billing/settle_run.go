@@ -31,18 +31,10 @@ func (s *Settler) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			s.drain()
+			s.group.drain()
 			return nil
 		case <-tick.C:
 		}
-	}
-}
-
-func (s *Settler) drain() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.running > 0 {
-		s.idle.Wait()
 	}
 }
 
@@ -71,12 +63,8 @@ func (s *Settler) recover(ctx context.Context) {
 }
 
 // answers reports that Postgres would settle. A connection alone proves little:
-// the database may be read-only, or lack the function.
-func (s *Settler) answers(ctx context.Context) bool {
-	var c columns
-	var stored []string
-	return s.pool.QueryRow(ctx, settleSQL, c.args()...).Scan(&stored) == nil
-}
+// the function may be missing.
+func (s *Settler) answers(ctx context.Context) bool { return s.tryCommit(ctx, nil) == nil }
 
 // replay stores spooled receipts. One that Postgres refuses is written to the
 // log, whole: it is the last place that has it.

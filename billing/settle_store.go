@@ -88,38 +88,43 @@ func (s *Settler) commit(ctx context.Context, batch []*settlement) error {
 	return err
 }
 
+// tryCommit is one attempt. Without effects one statement is the transaction,
+// in one round trip.
 func (s *Settler) tryCommit(ctx context.Context, batch []*settlement) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	rows, effects := gather(batch)
-	if effects == 0 {
-		// One statement is its own transaction: one round trip.
-		var stored []string
-		if err := s.pool.QueryRow(ctx, settleSQL, rows.args()...).Scan(&stored); err != nil {
-			return err
-		}
-		s.metrics.duplicates.Add(float64(len(batch) - len(stored)))
-		return nil
-	}
-	return s.commitEffects(ctx, batch, rows)
-}
-
-// commitEffects stores receipts and then the effects of those that were new, in
-// one transaction of two round trips.
-func (s *Settler) commitEffects(ctx context.Context, batch []*settlement, rows *columns) (err error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	// A connection that is still in a transaction is closed by Release.
 	defer conn.Release()
+	if err := learnRows(ctx, conn.Conn()); err != nil {
+		return err
+	}
 
+	rows, effects := rowsOf(batch)
 	var stored []string
+	if effects > 0 {
+		stored, err = commitEffects(ctx, conn.Conn(), batch, rows)
+	} else {
+		err = conn.QueryRow(ctx, settleSQL, rows).Scan(&stored)
+	}
+	if err != nil {
+		return err
+	}
+	s.metrics.duplicates.Add(float64(len(batch) - len(stored)))
+	return nil
+}
+
+// commitEffects stores receipts and then the effects of those that were new, in
+// one transaction of two round trips.
+func commitEffects(ctx context.Context, conn *pgx.Conn, batch []*settlement, rows receiptRows) (stored []string, err error) {
 	var open pgx.Batch
 	open.Queue("BEGIN")
-	open.Queue(settleSQL, rows.args()...).QueryRow(func(row pgx.Row) error { return row.Scan(&stored) })
+	open.Queue(settleSQL, rows).QueryRow(func(row pgx.Row) error { return row.Scan(&stored) })
 	if err := conn.SendBatch(ctx, &open).Close(); err != nil {
-		return errors.Join(err, rollback(ctx, conn.Conn()))
+		return nil, errors.Join(err, rollback(ctx, conn))
 	}
 
 	fresh := make(map[string]bool, len(stored))
@@ -142,10 +147,9 @@ func (s *Settler) commitEffects(ctx context.Context, batch []*settlement, rows *
 		if errors.As(err, &pgErr) {
 			err = &effectError{pgErr}
 		}
-		return errors.Join(err, rollback(ctx, conn.Conn()))
+		return nil, errors.Join(err, rollback(ctx, conn))
 	}
-	s.metrics.duplicates.Add(float64(len(batch) - len(stored)))
-	return nil
+	return stored, nil
 }
 
 // rollback leaves a failed transaction, so that a second attempt need not wait

@@ -229,7 +229,7 @@ func TestCallersTogetherShareTransactionsAndSumsAreExact(t *testing.T) {
 }
 
 // batches is how many transactions were made.
-func batches(t *testing.T, reg *prometheus.Registry) int {
+func batches(t testing.TB, reg *prometheus.Registry) int {
 	t.Helper()
 	families, err := reg.Gather()
 	if err != nil {
