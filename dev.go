@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -96,9 +97,16 @@ func runDev(ctx context.Context, out, errOut io.Writer, configPath string, opts 
 		return err
 	}
 	fmt.Fprintf(out, "weir dev: starting (state in %s)\n", opts.state)
-	if err := p.startDatabase(ctx, newLogger(p.cfg, errOut)); err != nil {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	if err := p.startDatabase(ctx, end, newLogger(p.cfg, errOut)); err != nil {
 		return err
 	}
+	return errors.Join(p.run(ctx, errOut), databaseEnded(ctx))
+}
+
+// run starts the rest and serves until ctx ends.
+func (p *playground) run(ctx context.Context, errOut io.Writer) error {
 	engines, err := p.startEngines(ctx)
 	if err != nil {
 		return err
@@ -132,19 +140,22 @@ func (p *playground) config(path string) (*Config, error) {
 		"WEIR_LOG_FORMAT":        "text",
 		"WEIR_DRAIN_TIMEOUT":     "3s",
 	}
-	c, err := loadConfig(path, func(name string) (string, bool) {
-		if v, ok := os.LookupEnv(name); ok {
+	// A shell that has read dev.env offers the private server as one of its
+	// own, which it isn't while nobody has started it.
+	private := p.secret.PrivateURL != "" && os.Getenv("WEIR_DATABASE_URL") == p.secret.PrivateURL
+	return loadConfig(path, func(name string) (string, bool) {
+		if v, ok := os.LookupEnv(name); ok && !(private && strings.HasSuffix(name, "DATABASE_URL")) {
 			return v, ok
 		}
 		v, ok := preset[name]
 		return v, ok
 	})
-	return c, err
 }
 
 // startDatabase gives the configuration its three URLs, from the environment
-// or from a private server, and brings the schema up to date.
-func (p *playground) startDatabase(ctx context.Context, log *slog.Logger) error {
+// or from a private server, and brings the schema up to date. A private server
+// that ends by itself ends the playground: nothing would bring it back.
+func (p *playground) startDatabase(ctx context.Context, end context.CancelCauseFunc, log *slog.Logger) error {
 	if p.cfg.DatabaseURL == "" {
 		server, err := pgserver.Start(ctx, pgserver.Config{
 			Dir: p.state.path("postgres"), Durable: true, Log: log,
@@ -153,10 +164,16 @@ func (p *playground) startDatabase(ctx context.Context, log *slog.Logger) error 
 		if err != nil {
 			return err
 		}
+		var watch sync.WaitGroup
+		watch.Go(func() {
+			<-server.Done()
+			end(fmt.Errorf("%w (its log: %s): start weir dev again", errDatabaseEnded, p.state.path("postgres", "postgres.log")))
+		})
 		p.later(func() {
 			stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 			defer cancel()
 			_ = server.Stop(stopCtx)
+			watch.Wait()
 		})
 		logins, err := migrations.Prepare(ctx, server.URL("postgres"), "weir", server.Secret())
 		if err != nil {
@@ -164,6 +181,10 @@ func (p *playground) startDatabase(ctx context.Context, log *slog.Logger) error 
 		}
 		p.cfg.OwnerURL, p.cfg.DatabaseURL, p.cfg.WorkerURL = Secret(logins.Owner), Secret(logins.App), Secret(logins.Worker)
 		p.say("Postgres on 127.0.0.1:%d", server.Port())
+		p.secret.PrivateURL = logins.App
+		if err := p.state.saveSecrets(p.secret); err != nil {
+			return err
+		}
 	}
 	if p.cfg.OwnerURL == "" || p.cfg.WorkerURL == "" {
 		return errors.New("WEIR_DATABASE_URL is set: set WEIR_WORKER_DATABASE_URL and WEIR_OWNER_DATABASE_URL too (docs/database.md)")
@@ -173,6 +194,16 @@ func (p *playground) startDatabase(ctx context.Context, log *slog.Logger) error 
 		p.say("%d migrations applied", len(applied))
 	}
 	return err
+}
+
+var errDatabaseEnded = errors.New("the private Postgres has ended")
+
+// databaseEnded is why ctx ended, if that is why.
+func databaseEnded(ctx context.Context) error {
+	if cause := context.Cause(ctx); errors.Is(cause, errDatabaseEnded) {
+		return cause
+	}
+	return nil
 }
 
 // listen binds the port on both loopback addresses; a machine without IPv6

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -55,13 +56,60 @@ func TestDevStartsServesStopsAndRemembers(t *testing.T) {
 	}
 	noProcessUnder(t, dir)
 
-	second := startDev(t, dir)
+	second := startDevIn(t, dir, first.environment()) // from a shell that has read dev.env
 	if second.key != first.key {
 		t.Error("the second run made another key")
 	}
 	curlLine(t, second)
 	second.stop(t, syscall.SIGTERM)
 	noProcessUnder(t, dir)
+}
+
+func TestDevEndsAndSaysSoWhenItsPostgresDies(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := startDev(t, dir)
+	raw, err := os.ReadFile(filepath.Join(dir, ".weir", "postgres", "data", "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, _, _ := strings.Cut(string(raw), "\n")
+	pid, err := strconv.Atoi(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-d.done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("weir dev runs on without its database")
+	}
+	if code := d.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(d.output(), "the private Postgres has ended") {
+		t.Errorf("exit %d:\n%s", code, d.output())
+	}
+	noProcessUnder(t, dir)
+}
+
+// A model server of one's own is asked for its models, and they are on sale
+// under their own names.
+func TestDevPutsOnesOwnModelServerBehindTheGateway(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	engine := freeAddress(t)
+	startWeir(t, dir, nil, "sim", "--listen", engine, "--model", "org/my-model")
+	waitFor(t, "http://"+engine+"/health")
+	d := startDev(t, dir, "--endpoint", "http://"+engine+"/v1/")
+
+	var model struct{ ID string }
+	if status := getJSON(t, d.url+"/v1/models/org/my-model", d.key, &model); status != http.StatusOK || model.ID != "org/my-model" {
+		t.Errorf("the model by its name: %d, %+v", status, model)
+	}
+	if out := curlLine(t, d); !strings.Contains(out, `"model":"org/my-model"`) {
+		t.Errorf("the printed curl line answered %s", out)
+	}
+	d.stop(t, syscall.SIGINT)
 }
 
 // noProcessUnder fails if a process still works in dir or names it.

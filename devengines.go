@@ -25,9 +25,10 @@ type devEngines struct {
 	prices []string
 }
 
-func (e *devEngines) add(pool, model, operations string) {
+func (e *devEngines) add(pool, model, operations string, templateKeys ...string) {
 	e.models = append(e.models, model)
-	e.routes = append(e.routes, fmt.Sprintf("- {name: %q, operations: [%s], routes: [{pool: %s}]}", model, operations, pool))
+	e.routes = append(e.routes, fmt.Sprintf("- {name: %q, operations: [%s], routes: [{pool: %s}], chat_template_kwargs: [%s]}",
+		model, operations, pool, strings.Join(templateKeys, ", ")))
 }
 
 // startEngines starts the simulated servers or finds the ones given, and adds
@@ -84,7 +85,7 @@ func (p *playground) ownEndpoints(ctx context.Context, e *devEngines) error {
 		p.say("model server %s (%s): %s", url, engine, strings.Join(models, ", "))
 	}
 	for _, m := range first {
-		e.add("own", m, "chat, completions, embeddings")
+		e.add("own", m, "chat, completions, embeddings", "enable_thinking", "thinking")
 	}
 	e.pools = append(e.pools, pool)
 	return nil

@@ -54,6 +54,8 @@ type devSecrets struct {
 	OpsToken  string `json:"ops_token"`
 	APIKey    string `json:"api_key,omitempty"` // the key that is printed; reused by the next run
 	Tenant    string `json:"tenant,omitempty"`
+
+	PrivateURL string `json:"private_database_url,omitempty"` // of weir_app at the private Postgres
 }
 
 func (s *devState) loadSecrets() (*devSecrets, error) {

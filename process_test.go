@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -152,9 +153,14 @@ type dev struct {
 
 func startDev(t *testing.T, dir string, args ...string) *dev {
 	t.Helper()
+	return startDevIn(t, dir, nil, args...)
+}
+
+func startDevIn(t *testing.T, dir string, environment []string, args ...string) *dev {
+	t.Helper()
 	envFile := filepath.Join(dir, ".weir", "dev.env")
 	_ = os.Remove(envFile)
-	p := startWeir(t, dir, nil, append([]string{"dev", "--port", "0"}, args...)...)
+	p := startWeir(t, dir, environment, append([]string{"dev", "--port", "0"}, args...)...)
 	d := &dev{process: p, dir: dir}
 	eventually(t, 120*time.Second, func() string {
 		select {
@@ -164,8 +170,8 @@ func startDev(t *testing.T, dir string, args ...string) *dev {
 		}
 		values := readEnvFile(envFile)
 		d.url, d.key = values["WEIR_URL"], values["WEIR_API_KEY"]
-		if d.url == "" || d.key == "" {
-			return "no dev.env yet; so far:\n" + p.output()
+		if d.url == "" || d.key == "" || !strings.Contains(p.output(), "Ctrl-C stops") { // the last line
+			return "not ready; so far:\n" + p.output()
 		}
 		return ""
 	})
@@ -204,6 +210,27 @@ func post(ctx context.Context, url, key, body string) (*http.Response, error) {
 	req.Header.Set("Authorization", "Bearer "+key)
 	req.Header.Set("Content-Type", "application/json")
 	return http.DefaultClient.Do(req)
+}
+
+// getJSON reads a document with the key into v and returns the status.
+func getJSON(t *testing.T, url, key string, v any) int {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(v); err != nil {
+		t.Fatalf("%s: %s: %v", url, res.Status, err)
+	}
+	return res.StatusCode
 }
 
 func chatBody(model string, maxTokens int, stream bool) string {

@@ -1,6 +1,7 @@
 package catalogue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,7 +131,12 @@ func write(ctx context.Context, tx pgx.Tx, old, fresh *Document) error {
 			return err
 		}
 	}
+	var now int64
+	if err := tx.QueryRow(ctx, `SELECT extract(epoch FROM now())::bigint`).Scan(&now); err != nil {
+		return err
+	}
 	for _, m := range fresh.Models {
+		m.Created = cmp.Or(m.Created, now)
 		body, err := encode(m)
 		if err != nil {
 			return err

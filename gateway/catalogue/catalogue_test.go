@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"weir/gateway/catalogue"
 	"weir/migrations/pgtest"
@@ -144,7 +145,7 @@ func TestWhatIsStoredIsWhatWasWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(doc.Models, snap.Document().Models); d != "" {
+	if d := cmp.Diff(doc.Models, snap.Document().Models, cmpopts.IgnoreFields(catalogue.Model{}, "Created")); d != "" {
 		t.Errorf("models (-written +stored):\n%s", d)
 	}
 	if d := cmp.Diff(doc.Pools, snap.Document().Pools); d != "" {
@@ -196,5 +197,35 @@ func TestStoreFollowsChanges(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAModelWasCreatedWhenItWasFirstApplied(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	created := func() int64 {
+		t.Helper()
+		snap, err := catalogue.Load(t.Context(), db.App)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, ok := snap.Lookup("org/chat-8b")
+		if !ok {
+			t.Fatal("the model is gone")
+		}
+		return m.Created
+	}
+	before := time.Now().Add(-time.Minute).Unix() // the database has a clock of its own
+	mustApply(t, db, example, catalogue.Options{})
+	first := created()
+	if first < before || first > before+600 {
+		t.Errorf("created %d, first applied about %d", first, before+60)
+	}
+	if _, err := db.Owner.Exec(t.Context(), `UPDATE models SET body = jsonb_set(body, '{created}', '1700000000')`); err != nil {
+		t.Fatal(err)
+	}
+	mustApply(t, db, strings.ReplaceAll(example, "chat-latest]", "chat-latest, chat-newest]"), catalogue.Options{Prune: true})
+	if got := created(); got != 1700000000 {
+		t.Errorf("a later apply moved it to %d", got)
 	}
 }

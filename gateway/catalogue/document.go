@@ -86,10 +86,12 @@ func (d *Document) complete() {
 	}
 }
 
-// merge lays doc over d: what doc names replaces what d has under that name.
+// merge lays doc over d: what doc names replaces what d has under that name; a
+// model that doesn't say when it was created keeps the time that d has.
 // With prune, what doc doesn't name is gone; prices stay, because receipts
 // refer to them.
 func (d *Document) merge(doc *Document, prune bool) *Document {
+	known := d.Models
 	if prune {
 		d = &Document{Prices: d.Prices}
 	}
@@ -101,12 +103,23 @@ func (d *Document) merge(doc *Document, prune bool) *Document {
 		Prices:     overlay(d.Prices, doc.Prices, func(p billing.PriceSpec) string { return p.Model }),
 		Plans:      map[string]tenants.Plan{},
 	}
+	keepCreated(known, merged.Models)
 	for _, plans := range []map[string]tenants.Plan{d.Plans, doc.Plans} {
 		for name, p := range plans {
 			merged.Plans[name] = p
 		}
 	}
 	return merged
+}
+
+func keepCreated(known, models []Model) {
+	created := make(map[string]int64, len(known))
+	for _, m := range known {
+		created[m.Name] = m.Created
+	}
+	for i := range models {
+		models[i].Created = cmp.Or(models[i].Created, created[models[i].Name])
+	}
 }
 
 // overlay keeps the old ones that no new one replaces, then the new ones.

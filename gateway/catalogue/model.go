@@ -14,7 +14,7 @@ type Model struct {
 	Aliases      []string   `yaml:"aliases,omitempty"`
 	EngineModel  string     `yaml:"engine_model,omitempty"` // name at the engine; empty: Name
 	OwnedBy      string     `yaml:"owned_by,omitempty"`
-	Created      int64      `yaml:"created,omitempty"` // Unix seconds, shown by /v1/models
+	Created      int64      `yaml:"created,omitempty"` // Unix seconds, shown by /v1/models; empty: when it was first applied
 	Operations   []string   `yaml:"operations"`        // chat, completions, embeddings
 	Context      int        `yaml:"context_length,omitempty"`
 	MaxOutput    int        `yaml:"max_output_tokens,omitempty"`

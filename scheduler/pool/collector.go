@@ -10,8 +10,8 @@ import (
 
 // Snapshot is what a Collector shows of one pool.
 type Snapshot struct {
-	State scheduler.State
-	Loads map[string]Load // by endpoint; nil where nothing reads them
+	State scheduler.State `json:"state"`
+	Loads map[string]Load `json:"loads"` // by endpoint; nil where nothing reads them
 }
 
 // Collector shows schedulers to Prometheus. It keeps nothing: each scrape asks
