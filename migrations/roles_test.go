@@ -23,7 +23,7 @@ func lasting(t *testing.T) context.Context {
 
 // login makes a role with its own pool, both gone with the test. Roles belong
 // to the whole server: a test must not change the ones that others use.
-func login(t *testing.T, db *pgtest.DB, admin *pgx.Conn, attributes string) (string, *pgxpool.Pool) {
+func login(t *testing.T, db *pgtest.DB, admin *pgx.Conn, attributes string) *pgxpool.Pool {
 	t.Helper()
 	name, password := "weir_test_"+strings.ToLower(rand.Text()), rand.Text()
 	exec(t, admin, `CREATE ROLE `+name+` LOGIN PASSWORD '`+password+`' `+attributes)
@@ -44,7 +44,7 @@ func login(t *testing.T, db *pgtest.DB, admin *pgx.Conn, attributes string) (str
 			}
 		}
 	})
-	return name, pool
+	return pool
 }
 
 func exec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
@@ -66,8 +66,8 @@ func TestLoginsThatAreMembersOfTheRolesPass(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	admin := db.Admin(t)
-	_, app := login(t, db, admin, `IN ROLE weir_app`)
-	_, worker := login(t, db, admin, `IN ROLE weir_worker`)
+	app := login(t, db, admin, `IN ROLE weir_app`)
+	worker := login(t, db, admin, `IN ROLE weir_worker`)
 	if err := migrations.CheckRoles(t.Context(), app, worker); err != nil {
 		t.Error(err)
 	}
@@ -166,10 +166,10 @@ func TestCheckRolesNamesWhatIsWrong(t *testing.T) {
 			admin := db.Admin(t)
 			app, worker := db.App, db.Worker
 			if tt.app != "" {
-				_, app = login(t, db, admin, tt.app)
+				app = login(t, db, admin, tt.app)
 			}
 			if tt.worker != "" {
-				_, worker = login(t, db, admin, tt.worker)
+				worker = login(t, db, admin, tt.worker)
 			}
 			for _, sql := range tt.database {
 				exec(t, admin, sql)

@@ -57,13 +57,13 @@ func TestRedisServerKeepsTheContract(t *testing.T) {
 }
 
 // newRedis is a store whose calls may take long: the machine of a test may be busy.
-func newRedis(t testing.TB, addr string, cfg admission.RedisConfig) *admission.Redis {
-	t.Helper()
+func newRedis(tb testing.TB, addr string, cfg admission.RedisConfig) *admission.Redis {
+	tb.Helper()
 	client, err := admission.Client("redis://" + addr)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = client.Close() })
+	tb.Cleanup(func() { _ = client.Close() })
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 10 * time.Second
 	}
@@ -72,39 +72,39 @@ func newRedis(t testing.TB, addr string, cfg admission.RedisConfig) *admission.R
 
 // startRedis starts a private redis-server without persistence and returns its
 // address.
-func startRedis(t testing.TB) string {
-	t.Helper()
+func startRedis(tb testing.TB) string {
+	tb.Helper()
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
-		t.Skip("redis-server is not installed (apt-get install redis-server)")
+		tb.Skip("redis-server is not installed (apt-get install redis-server)")
 	}
 	for range 5 { // another process may take the port between our look and the start
-		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		l, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		addr := l.Addr().String()
 		_ = l.Close()
-		if serveRedis(t, binary, addr) {
+		if serveRedis(tb, binary, addr) {
 			return addr
 		}
 	}
-	t.Fatal("redis-server does not start")
+	tb.Fatal("redis-server does not start")
 	return ""
 }
 
-func serveRedis(t testing.TB, binary, addr string) bool {
-	t.Helper()
+func serveRedis(tb testing.TB, binary, addr string) bool {
+	tb.Helper()
 	_, port, _ := net.SplitHostPort(addr)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
 	cmd := exec.CommandContext(ctx, binary, "--port", port, "--bind", "127.0.0.1",
-		"--save", "", "--appendonly", "no", "--databases", "64", "--dir", t.TempDir())
+		"--save", "", "--appendonly", "no", "--databases", "64", "--dir", tb.TempDir())
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	ready := make(chan bool, 1)
 	done := make(chan struct{})
@@ -119,7 +119,7 @@ func serveRedis(t testing.TB, binary, addr string) bool {
 		close(ready)
 		_ = cmd.Wait()
 	}()
-	t.Cleanup(func() { cancel(); <-done })
+	tb.Cleanup(func() { cancel(); <-done })
 	return <-ready
 }
 

@@ -65,11 +65,16 @@ func (a account) own(dir string) error {
 	if a.other == nil {
 		return nil
 	}
-	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+	root, err := os.OpenRoot(dir) // what is already theirs must not lead us out of it
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		return os.Lchown(path, int(a.other.Uid), int(a.other.Gid))
+		return root.Lchown(path, int(a.other.Uid), int(a.other.Gid))
 	})
 }
 

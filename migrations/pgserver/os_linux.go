@@ -29,7 +29,7 @@ func (a account) attributes() *syscall.SysProcAttr {
 }
 
 // guard has nothing to do: see Pdeathsig.
-func guard(int) (release func(), err error) { //nolint:unparam // elsewhere it can fail
+func guard(int) (release func(), err error) {
 	return func() {}, nil
 }
 

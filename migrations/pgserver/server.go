@@ -257,26 +257,26 @@ func (s *Server) Stop(ctx context.Context) error {
 }
 
 func (s *Server) end(ctx context.Context) error {
-	for _, step := range []struct {
-		signal syscall.Signal
-		limit  time.Duration
-	}{
-		{syscall.SIGINT, time.Minute},
-		{syscall.SIGQUIT, 5 * time.Second},
-		{syscall.SIGKILL, 5 * time.Second},
-	} {
-		s.process.signal(step.signal)
-		limit, cancel := context.WithTimeout(ctx, step.limit)
-		select {
-		case <-s.process.done:
-			cancel()
-			return s.process.err
-		case <-limit.Done():
-			cancel()
-			ctx = context.WithoutCancel(ctx) // what follows has its own short limits
-		}
+	hard := context.WithoutCancel(ctx) // who is out of time gets harder signals, with short limits of their own
+	if s.endsBy(ctx, syscall.SIGINT, time.Minute) ||
+		s.endsBy(hard, syscall.SIGQUIT, 5*time.Second) ||
+		s.endsBy(hard, syscall.SIGKILL, 5*time.Second) {
+		return s.process.err
 	}
 	return errors.New("stop postgres: the process doesn't end")
+}
+
+// endsBy sends the signal and says whether the process ended within the limit.
+func (s *Server) endsBy(ctx context.Context, sig syscall.Signal, limit time.Duration) bool {
+	s.process.signal(sig)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	select {
+	case <-s.process.done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // wait pauses, or returns the context's error.

@@ -281,7 +281,7 @@ func TestDataOfAnotherVersionIsLeftAlone(t *testing.T) {
 // when it has said a line.
 func helper(t *testing.T, mode, dir string) (*exec.Cmd, string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHelper$") //nolint:gosec // ourselves
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHelper$")
 	cmd.Env = append(os.Environ(), "PGSERVER_HELPER="+mode, "PGSERVER_DIR="+dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

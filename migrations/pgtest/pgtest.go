@@ -40,38 +40,38 @@ type DB struct {
 
 // New returns a fresh database. When the test ends its pools are closed and it
 // is dropped. Every pool opens its connections when they are first used.
-func New(t testing.TB) *DB {
-	t.Helper()
-	return open(t, func(ctx context.Context, s *server, name string) error {
+func New(tb testing.TB) *DB {
+	tb.Helper()
+	return open(tb, func(ctx context.Context, s *server, name string) error {
 		return s.clone(ctx, name)
 	})
 }
 
 // NewEmpty is New without a schema: for tests of the migrations themselves.
-func NewEmpty(t testing.TB) *DB {
-	t.Helper()
-	return open(t, func(ctx context.Context, s *server, name string) error {
+func NewEmpty(tb testing.TB) *DB {
+	tb.Helper()
+	return open(tb, func(ctx context.Context, s *server, name string) error {
 		_, err := migrations.Prepare(ctx, s.adminURL, name, s.secret)
 		return err
 	})
 }
 
-func open(t testing.TB, create func(ctx context.Context, s *server, name string) error) *DB {
-	t.Helper()
-	ctx := context.WithoutCancel(t.Context()) // ends before the clean-up
+func open(tb testing.TB, create func(ctx context.Context, s *server, name string) error) *DB {
+	tb.Helper()
+	ctx := context.WithoutCancel(tb.Context()) // ends before the clean-up
 	s, err := start(ctx)
 	if err != nil {
-		t.Fatalf("pgtest: %v", err)
+		tb.Fatalf("pgtest: %v", err)
 	}
 	name := testPrefix + strings.ToLower(rand.Text())
 	if err := create(ctx, s, name); err != nil {
-		t.Fatalf("pgtest: create database: %v", err)
+		tb.Fatalf("pgtest: create database: %v", err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(ctx, dropLimit)
 		defer cancel()
 		if err := s.drop(ctx, name); err != nil {
-			t.Errorf("pgtest: drop database: %v", err)
+			tb.Errorf("pgtest: drop database: %v", err)
 		}
 	})
 	db := &DB{
@@ -80,37 +80,37 @@ func open(t testing.TB, create func(ctx context.Context, s *server, name string)
 		WorkerURL: withDatabase(s.logins.Worker, name),
 		AdminURL:  withDatabase(s.adminURL, name),
 	}
-	db.Owner = pool(t, db.OwnerURL)
-	db.App = pool(t, db.AppURL)
-	db.Worker = pool(t, db.WorkerURL)
+	db.Owner = pool(tb, db.OwnerURL)
+	db.App = pool(tb, db.AppURL)
+	db.Worker = pool(tb, db.WorkerURL)
 	return db
 }
 
-func pool(t testing.TB, dsn string) *pgxpool.Pool {
-	t.Helper()
+func pool(tb testing.TB, dsn string) *pgxpool.Pool {
+	tb.Helper()
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
-		t.Fatalf("pgtest: %v", err)
+		tb.Fatalf("pgtest: %v", err)
 	}
 	config.MaxConns = maxConns
-	p, err := pgxpool.NewWithConfig(context.WithoutCancel(t.Context()), config)
+	p, err := pgxpool.NewWithConfig(context.WithoutCancel(tb.Context()), config)
 	if err != nil {
-		t.Fatalf("pgtest: %v", err)
+		tb.Fatalf("pgtest: %v", err)
 	}
-	t.Cleanup(p.Close)
+	tb.Cleanup(p.Close)
 	return p
 }
 
 // Admin is a superuser's connection to the test's database, closed with the
 // test.
-func (db *DB) Admin(t testing.TB) *pgx.Conn {
-	t.Helper()
-	ctx := context.WithoutCancel(t.Context())
+func (db *DB) Admin(tb testing.TB) *pgx.Conn {
+	tb.Helper()
+	ctx := context.WithoutCancel(tb.Context())
 	conn, err := pgx.Connect(ctx, db.AdminURL)
 	if err != nil {
-		t.Fatalf("pgtest: %v", err)
+		tb.Fatalf("pgtest: %v", err)
 	}
-	t.Cleanup(func() { _ = conn.Close(ctx) })
+	tb.Cleanup(func() { _ = conn.Close(ctx) })
 	return conn
 }
 

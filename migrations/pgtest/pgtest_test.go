@@ -78,11 +78,11 @@ func TestTestsDontSeeEachOther(t *testing.T) {
 	}
 }
 
-func TestDatabaseIsDroppedWithTheTestThoughConnectionsAreOpen(t *testing.T) {
+func TestDatabaseIsDroppedWithTheTestThoughConnectionsAreOpen(t *testing.T) { //nolint:tparallel // it looks at what the inner test left
 	t.Parallel()
 	outer := pgtest.New(t)
 	var name string
-	t.Run("inner", func(t *testing.T) { //nolint:paralleltest // the outer test looks at what it left
+	t.Run("inner", func(t *testing.T) {
 		db := pgtest.New(t)
 		name = ask[string](t, db.App, `SELECT current_database()::text`)
 		if _, err := pgx.Connect(t.Context(), db.OwnerURL); err != nil { // never closed
@@ -118,7 +118,7 @@ type helper struct {
 
 func start(t *testing.T, mode string, env ...string) helper {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHelper$") //nolint:gosec // ourselves
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHelper$")
 	cmd.Env = append(append(os.Environ(), "PGTEST_HELPER="+mode), env...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

@@ -1,4 +1,6 @@
 // Package admissiontest is the contract of admission.Store in executable form.
+//
+//nolint:thelper,tparallel // these are the tests themselves: a failure should name their own line; who runs them is parallel
 package admissiontest
 
 import (
