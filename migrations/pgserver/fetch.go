@@ -135,7 +135,7 @@ func unpack(archive, sum, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close() //nolint:errcheck // only a handle
+	defer root.Close()
 
 	files := tar.NewReader(zipped)
 	for {
@@ -189,7 +189,7 @@ func link(home string) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close() //nolint:errcheck // only a handle
+	defer root.Close()
 
 	for _, l := range links {
 		to, err := filepath.Rel(path.Dir(l.Target), l.Source)
