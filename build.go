@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -77,7 +78,7 @@ func (p *program) wire(ctx context.Context) error {
 		return err
 	}
 	p.buildGateway(limits, registry)
-	p.buildAPI(registry)
+	p.buildAPI(registry) //nolint:contextcheck // its handlers have the contexts of their requests
 	return nil
 }
 
@@ -229,8 +230,8 @@ func (p *program) checks() []api.Check {
 // close gives back what build took, last first.
 func (p *program) close() error {
 	var errs []error
-	for i := len(p.closers) - 1; i >= 0; i-- {
-		errs = append(errs, p.closers[i]())
+	for _, end := range slices.Backward(p.closers) {
+		errs = append(errs, end())
 	}
 	p.closers = nil
 	return errors.Join(errs...)

@@ -29,7 +29,9 @@ func (s Secret) String() string {
 func (s Secret) GoString() string { return s.String() }
 
 // MarshalText hides the secret from encoders.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+func (s Secret) MarshalText() ([]byte, error) { //nolint:unparam // encoding.TextMarshaler
+	return []byte(s.String()), nil
+}
 
 // Reveal returns the text itself.
 func (s Secret) Reveal() string { return string(s) }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -74,8 +75,8 @@ type playground struct {
 func (p *playground) later(stop func()) { p.stops = append(p.stops, stop) }
 
 func (p *playground) close() {
-	for i := len(p.stops) - 1; i >= 0; i-- {
-		p.stops[i]()
+	for _, stop := range slices.Backward(p.stops) {
+		stop()
 	}
 }
 
@@ -144,7 +145,7 @@ func (p *playground) config(path string) (*Config, error) {
 	// own, which it isn't while nobody has started it.
 	private := p.secret.PrivateURL != "" && os.Getenv("WEIR_DATABASE_URL") == p.secret.PrivateURL
 	return loadConfig(path, func(name string) (string, bool) {
-		if v, ok := os.LookupEnv(name); ok && !(private && strings.HasSuffix(name, "DATABASE_URL")) {
+		if v, ok := os.LookupEnv(name); ok && (!private || !strings.HasSuffix(name, "DATABASE_URL")) {
 			return v, ok
 		}
 		v, ok := preset[name]
@@ -214,7 +215,7 @@ func (p *playground) listen(ctx context.Context) ([]net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w\nanother program has the port: choose one with PORT=9000 make run, or --port", err)
 	}
-	p.opts.port = v4.Addr().(*net.TCPAddr).Port //nolint:errcheck // a TCP listener has a TCP address
+	p.opts.port = v4.Addr().(*net.TCPAddr).Port // a TCP listener has a TCP address
 	listeners := []net.Listener{v4}
 	v6, err := lc.Listen(ctx, "tcp6", net.JoinHostPort("::1", strconv.Itoa(p.opts.port)))
 	switch {

@@ -48,16 +48,17 @@ func (p *playground) startEngines(ctx context.Context) (*devEngines, error) {
 }
 
 func (p *playground) simulatedPool(ctx context.Context, e *devEngines) error {
-	pool := "- name: sim\n  endpoints:\n"
+	var pool strings.Builder
+	pool.WriteString("- name: sim\n  endpoints:\n")
 	for i := range simulated {
 		s, err := startSim(ctx, "127.0.0.1:0", enginesim.Config{Models: []string{"sim-chat", "sim-embed"}, Seed: uint64(i + 1)})
 		if err != nil {
 			return err
 		}
 		p.later(s.stop)
-		pool += fmt.Sprintf("  - {id: sim-%d, url: %q, engine: sim, accelerator: CPU}\n", i+1, s.url)
+		fmt.Fprintf(&pool, "  - {id: sim-%d, url: %q, engine: sim, accelerator: CPU}\n", i+1, s.url)
 	}
-	e.pools = append(e.pools, pool)
+	e.pools = append(e.pools, pool.String())
 	e.add("sim", "sim-chat", "chat, completions")
 	e.add("sim", "sim-embed", "embeddings")
 	e.prices = append(e.prices, // invented, so that receipts have a cost to show
@@ -70,7 +71,8 @@ func (p *playground) simulatedPool(ctx context.Context, e *devEngines) error {
 // ownEndpoints asks each server for its models. All of them form one pool, so
 // they must serve the same ones.
 func (p *playground) ownEndpoints(ctx context.Context, e *devEngines) error {
-	pool := "- name: own\n  endpoints:\n"
+	var pool strings.Builder
+	pool.WriteString("- name: own\n  endpoints:\n")
 	var first []string
 	for i, url := range p.opts.endpoints {
 		url = strings.TrimSuffix(strings.TrimSuffix(strings.TrimRight(url, "/"), "/v1"), "/")
@@ -81,13 +83,13 @@ func (p *playground) ownEndpoints(ctx context.Context, e *devEngines) error {
 		if i == 0 {
 			first = models
 		}
-		pool += fmt.Sprintf("  - {id: own-%d, url: %q, engine: %s}\n", i+1, url, engine)
+		fmt.Fprintf(&pool, "  - {id: own-%d, url: %q, engine: %s}\n", i+1, url, engine)
 		p.say("model server %s (%s): %s", url, engine, strings.Join(models, ", "))
 	}
 	for _, m := range first {
 		e.add("own", m, "chat, completions, embeddings", "enable_thinking", "thinking")
 	}
-	e.pools = append(e.pools, pool)
+	e.pools = append(e.pools, pool.String())
 	return nil
 }
 

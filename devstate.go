@@ -79,7 +79,7 @@ func (s *devState) loadSecrets() (*devSecrets, error) {
 }
 
 func (s *devState) saveSecrets(secrets *devSecrets) error {
-	raw, err := json.MarshalIndent(secrets, "", "  ")
+	raw, err := json.MarshalIndent(secrets, "", "  ") //nolint:gosec // the file is for them alone, and 0600
 	if err != nil {
 		return err
 	}

@@ -138,7 +138,7 @@ func checkRedis(ctx context.Context, c *Config) finding {
 	if err != nil {
 		return fault("redis", err.Error(), "correct WEIR_REDIS_URL: redis://user:password@host:6379/0, or rediss:// for TLS")
 	}
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	if err := client.Ping(ctx).Err(); err != nil {

@@ -54,8 +54,8 @@ func onlyIn() map[string][]string {
 }
 
 type listedPackage struct {
-	ImportPath string
-	Imports    []string
+	ImportPath string   `json:"ImportPath"` // as go list writes them
+	Imports    []string `json:"Imports"`
 }
 
 func listPackages(t *testing.T) []listedPackage {

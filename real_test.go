@@ -108,8 +108,12 @@ func realChat(t *testing.T, d *dev, system, turns string) (string, realUsage) {
 			break
 		}
 		var chunk struct {
-			Choices []struct{ Delta struct{ Content string } }
-			Usage   *realUsage
+			Choices []struct {
+				Delta struct {
+					Content string `json:"content"`
+				} `json:"delta"`
+			} `json:"choices"`
+			Usage *realUsage `json:"usage"`
 		}
 		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
 			t.Fatalf("%v in %s", err, data)

@@ -61,6 +61,7 @@ func (p *playground) realModel(ctx context.Context, e *devEngines) error {
 
 func (p *playground) installReal(ctx context.Context) (server, weights string, err error) {
 	p.say("installing a real model (only the first time takes long)")
+	//nolint:gosec // a script of ours
 	cmd := exec.CommandContext(ctx, "bash", realInstaller, filepath.Join(".cache", "realmodel"))
 	cmd.Stderr = p.out // its progress
 	out, err := cmd.Output()

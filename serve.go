@@ -75,7 +75,7 @@ func (p *program) serve(ctx context.Context, listeners []net.Listener, ready fun
 	var serving sync.WaitGroup
 	start := func(s *http.Server, l net.Listener, tls bool) {
 		serving.Go(func() {
-			err := error(nil)
+			var err error
 			if tls {
 				err = s.ServeTLS(l, p.cfg.TLSCert, p.cfg.TLSKey)
 			} else {

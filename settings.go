@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -88,8 +89,7 @@ func (s setting) fromEnv(lookup func(string) (string, bool)) (value, from string
 	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		var pathErr *fs.PathError
-		if errors.As(err, &pathErr) {
+		if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 			err = pathErr.Err
 		}
 		return "", "", fmt.Errorf("%s_FILE: %s: %w", s.env(), path, err)
@@ -139,12 +139,10 @@ func span(field func(*Config) *time.Duration) func(*Config, string) error {
 
 func oneOf(field func(*Config) *string, allowed ...string) func(*Config, string) error {
 	return func(c *Config, v string) error {
-		for _, a := range allowed {
-			if v == a {
-				*field(c) = v
-				return nil
-			}
+		if !slices.Contains(allowed, v) {
+			return fmt.Errorf("%q is not one of %s", v, strings.Join(allowed, ", "))
 		}
-		return fmt.Errorf("%q is not one of %s", v, strings.Join(allowed, ", "))
+		*field(c) = v
+		return nil
 	}
 }

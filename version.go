@@ -9,7 +9,7 @@ import (
 )
 
 // version is set by the build (-ldflags "-X main.version=...").
-var version = "dev" //nolint:gochecknoglobals // the linker sets it
+var version = "dev"
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
