@@ -50,6 +50,7 @@ func (s *Server) newOps(d Deps) http.Handler {
 			writeOps(w, http.StatusOK, map[string]any{"pools": d.Pools()})
 		})
 	}
+	profiles(private)
 	mux.Handle("/ops/v1/", s.operatorsOnly(d.Config.OpsToken, private))
 	return mux
 }

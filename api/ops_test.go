@@ -119,6 +119,26 @@ func TestACheckThatHangsIsCutAndFailsAlone(t *testing.T) {
 	})
 }
 
+func TestProfilesAreTheOperatorsAlone(t *testing.T) {
+	t.Parallel()
+	s := newOpsServer("s3cret")
+	for _, page := range []string{"heap", "goroutine", "allocs", "profile?seconds=1"} {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			path := "/ops/v1/pprof/" + page
+			if w := ask(t, s.Ops(), path, "Bearer s3cret"); w.Code != http.StatusOK || w.Body.Len() == 0 {
+				t.Errorf("with the token: %d and %d bytes", w.Code, w.Body.Len())
+			}
+			if w := ask(t, s.Ops(), path, ""); w.Code != http.StatusUnauthorized {
+				t.Errorf("without: %d", w.Code)
+			}
+			if w := ask(t, s.Handler(), path, "Bearer s3cret"); w.Code != http.StatusNotFound {
+				t.Errorf("the public listener has it: %d", w.Code)
+			}
+		})
+	}
+}
+
 func TestHealthAndMetricsAreOpen(t *testing.T) {
 	t.Parallel()
 	s := newOpsServer("")
