@@ -32,7 +32,7 @@ func (a *answer) send(p []byte) *Error {
 	var err error
 	if !a.begun {
 		a.begun = true
-		err = a.sink.Begin(a.head)
+		err = a.sink.Begin(a.head) //nolint:forbidigo // an answer, not a transaction
 	}
 	if err == nil {
 		err = a.sink.Send(p)

@@ -75,7 +75,7 @@ func (x *exchange) forward(ctx context.Context, d *delivery) *Error {
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close() //nolint:errcheck // nothing is left to learn from it
+	defer resp.Body.Close()
 	x.lease.Observe(scheduler.Progress{Kind: scheduler.HeadersReceived})
 	switch {
 	case resp.StatusCode != http.StatusOK:

@@ -244,7 +244,7 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	addresses := make(map[string]bool)
-	count := func(w http.ResponseWriter, r *http.Request) {
+	count := func(_ http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		addresses[r.RemoteAddr] = true
 		mu.Unlock()
@@ -349,11 +349,15 @@ func TestOddStreamsComeOutWhole(t *testing.T) {
 		{"comments and ids of the engine", []string{": hi\n\nid: 1\n" + chunk("a", 1) + ": ping\n\n", usageEvent, doneEvent}, false, shown("a") + doneEvent},
 		{"what comes after the end marker", []string{chunk("a", 1), usageEvent, doneEvent + chunk("b", 2)}, false, shown("a") + doneEvent},
 		{
-			"usage that was asked for", []string{chunk("a", 1), usageEvent, doneEvent}, true,
+			"usage that was asked for",
+			[]string{chunk("a", 1), usageEvent, doneEvent},
+			true,
 			strings.Replace(shown("a"), `}]}`, `}],"usage":null}`, 1) + strings.Replace(usageEvent, "org/engine", "pub", 1) + doneEvent,
 		},
 		{
-			"usage on a chunk with choices", []string{chunk("a", 1), chunk("b", 2), doneEvent}, true,
+			"usage on a chunk with choices",
+			[]string{chunk("a", 1), chunk("b", 2), doneEvent},
+			true,
 			strings.Replace(shown("a"), `}]}`, `}],"usage":null}`, 1) + strings.Replace(shown("b"), `}]}`, `}],"usage":null}`, 1) +
 				`data: {"id":"c","object":"chat.completion.chunk","created":7,"model":"pub","choices":[],"usage":{"prompt_tokens":11,"completion_tokens":2,"total_tokens":13}}` + "\n\n" + doneEvent,
 		},

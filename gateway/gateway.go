@@ -122,7 +122,7 @@ func (g *Gateway) Run(ctx context.Context, c Call, sink Sink) (err error) {
 		if failure == nil {
 			return
 		}
-		x.finish(ctx, failure)
+		_ = x.finish(ctx, failure) // only a success can turn into a failure here
 		x.out.fail(failure)
 		err = failure
 	}()

@@ -524,8 +524,7 @@ func closedPort(t *testing.T) string {
 }
 
 func causeOf(err error) gateway.Cause {
-	var e *gateway.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*gateway.Error](err); ok {
 		return e.Cause
 	}
 	if err != nil {

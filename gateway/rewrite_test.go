@@ -73,14 +73,16 @@ func TestRewriterShowsTheCallerWhatItAskedFor(t *testing.T) {
 			},
 		},
 		{
-			"asked for usage that never came, our own count is given", "", true, []string{with(bare, ""), with(bare, "")},
+			"asked for usage that never came, our own count is given", "", true,
+			[]string{with(bare, ""), with(bare, "")},
 			[]string{
 				with(seen, ""), with(seen, ""),
 				`{"id":"c","object":"chat.completion.chunk","created":7,"model":"pub","choices":[],"usage":{"prompt_tokens":0,"completion_tokens":2,"total_tokens":2}}`,
 			},
 		},
 		{
-			"the tier served is told to who asked for one", "flex", false, []string{with(bare, `,"service_tier":null`)},
+			"the tier served is told to who asked for one", "flex", false,
+			[]string{with(bare, `,"service_tier":null`)},
 			[]string{`{"id":"c","object":"chat.completion.chunk","created":7,"model":"pub","service_tier":"flex","choices":[{"index":0,"delta":{"content":"x"}}]}`},
 		},
 		{

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"slices"
 
@@ -105,9 +106,7 @@ func (d *Document) merge(doc *Document, prune bool) *Document {
 	}
 	keepCreated(known, merged.Models)
 	for _, plans := range []map[string]tenants.Plan{d.Plans, doc.Plans} {
-		for name, p := range plans {
-			merged.Plans[name] = p
-		}
+		maps.Copy(merged.Plans, plans)
 	}
 	return merged
 }
