@@ -212,6 +212,7 @@ func TestATargetThatDoesNotCancelFailsTheRun(t *testing.T) {
 type patient struct{ http.ResponseWriter }
 
 func (p patient) Write(b []byte) (int, error) { _, _ = p.ResponseWriter.Write(b); return len(b), nil }
+
 func (p patient) Flush() {
 	if f, ok := p.ResponseWriter.(http.Flusher); ok {
 		f.Flush()

@@ -204,8 +204,8 @@ func (b *bench) start(ctx context.Context, o options) error {
 // stop ends all that was started, the last first.
 func (b *bench) stop(ctx context.Context) error {
 	b.client.http.CloseIdleConnections()
-	for i := len(b.children) - 1; i >= 0; i-- {
-		b.children[i].stop()
+	for _, c := range slices.Backward(b.children) {
+		c.stop()
 	}
 	if b.postgres == nil {
 		return nil
