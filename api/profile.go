@@ -2,7 +2,7 @@ package api
 
 import (
 	"net/http"
-	"net/http/pprof" //nolint:gosec // it also registers with a mux that we never serve
+	"net/http/pprof" // it also registers with a mux that we never serve
 )
 
 // profiles serves the runtime's profiles under /ops/v1/pprof/, for

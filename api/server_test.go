@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -61,13 +62,8 @@ func (s shop) Models() []*catalogue.Model { return s }
 
 func (s shop) Lookup(name string) (*catalogue.Model, bool) {
 	for _, m := range s {
-		if m.Name == name {
+		if m.Name == name || slices.Contains(m.Aliases, name) {
 			return m, true
-		}
-		for _, alias := range m.Aliases {
-			if alias == name {
-				return m, true
-			}
 		}
 	}
 	return nil, false
@@ -222,7 +218,9 @@ func (h *house) chat(t *testing.T, body string, headers ...string) reply {
 // wantError checks the whole envelope and returns it.
 func wantError(t *testing.T, r reply, status int, code string) envelopeError {
 	t.Helper()
-	var raw struct{ Error map[string]json.RawMessage }
+	var raw struct {
+		Error map[string]json.RawMessage `json:"error"`
+	}
 	var e envelope
 	if err := json.Unmarshal([]byte(r.body), &raw); err != nil {
 		t.Fatalf("status %d, not an envelope: %q", r.status, r.body)

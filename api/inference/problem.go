@@ -29,7 +29,7 @@ const (
 // Problem is a fault of the caller's request (status 400), in words for the
 // caller. Code is empty where the body isn't JSON at all; Param is the path of
 // the member at fault.
-type Problem struct {
+type Problem struct { //nolint:errname // what problem documents call it
 	Code    string
 	Param   string
 	Message string

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"regexp/syntax"
 	"runtime"
+	"strings"
 
 	"github.com/maypok86/otter/v2"
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -225,10 +226,11 @@ func (e *schemaError) Error() string {
 	if len(e.at) == 0 {
 		return errInvalid.Error()
 	}
-	path := ""
+	var b strings.Builder
 	for _, name := range e.at {
-		path += "/" + name[:min(len(name), maxFunctionName)]
+		b.WriteString("/" + name[:min(len(name), maxFunctionName)])
 	}
+	path := b.String()
 	return errInvalid.Error() + " at " + path[:min(len(path), maxName)]
 }
 

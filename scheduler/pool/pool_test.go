@@ -59,7 +59,7 @@ func newEngine(t *testing.T, host string) *engine {
 
 func (g *engine) endpoint(id string) pool.Endpoint {
 	return pool.Endpoint{
-		Endpoint: scheduler.Endpoint{ID: id, URL: "http://" + g.host + ".example.com", MaxConcurrency: 8},
+		ID: id, URL: "http://" + g.host + ".example.com", MaxConcurrency: 8,
 		Client:   g.Client(),
 	}
 }

@@ -1,6 +1,7 @@
 package jsonscan
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"math/bits"
@@ -87,10 +88,8 @@ func hex4(s []byte) (rune, bool) {
 
 // Unquote decodes what Text returned. Without escapes it is the text itself.
 func Unquote(text []byte) []byte {
-	for _, b := range text {
-		if b == '\\' {
-			return unquote(text)
-		}
+	if bytes.IndexByte(text, '\\') >= 0 {
+		return unquote(text)
 	}
 	return text
 }
