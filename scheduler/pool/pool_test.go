@@ -60,7 +60,7 @@ func newEngine(t *testing.T, host string) *engine {
 func (g *engine) endpoint(id string) pool.Endpoint {
 	return pool.Endpoint{
 		ID: id, URL: "http://" + g.host + ".example.com", MaxConcurrency: 8,
-		Client:   g.Client(),
+		Client: g.Client(),
 	}
 }
 
