@@ -446,8 +446,8 @@ func TestRunEndsWhenWhatHasBegunIsStored(t *testing.T) {
 	cancel()
 	go func() { ran <- s.Run(ctx) }()
 	select {
-	case <-ran:
-		t.Error("Run has ended while a receipt was on its way")
+	case err := <-ran:
+		t.Errorf("Run has ended (%v) while a receipt was on its way", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	if err := tx.Rollback(t.Context()); err != nil {

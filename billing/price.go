@@ -89,7 +89,7 @@ func (s *uint128) nano() (int64, error) {
 	if q > 1<<63-1 {
 		return 0, ErrCost
 	}
-	return int64(q), nil //nolint:gosec // checked above
+	return int64(q), nil
 }
 
 // usdDecimals is how many decimals of a USD per million tokens are exact.

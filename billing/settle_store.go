@@ -143,8 +143,7 @@ func commitEffects(ctx context.Context, conn *pgx.Conn, batch []*settlement, row
 	}
 	rest.Queue("COMMIT")
 	if err := conn.SendBatch(ctx, &rest).Close(); err != nil {
-		var pgErr *pgconn.PgError
-		if errors.As(err, &pgErr) {
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 			err = &effectError{pgErr}
 		}
 		return nil, errors.Join(err, rollback(ctx, conn))
@@ -174,8 +173,8 @@ func (e *effectError) Unwrap() error { return e.PgError }
 // missing function or grant included, counts as Postgres being away, since it
 // would refuse every receipt: those are spooled until it is mended.
 func isFault(err error) bool {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
 		return false
 	}
 	switch pgErr.Code[:2] {
@@ -184,16 +183,15 @@ func isFault(err error) bool {
 	case "08", "53", "57", "58":
 		return false
 	default:
-		var effect *effectError
-		return errors.As(err, &effect)
+		_, effect := errors.AsType[*effectError](err)
+		return effect
 	}
 }
 
 // worthRetrying reports that a second attempt may succeed at once. A time-out
 // isn't: the callers have waited long enough.
 func worthRetrying(err error) bool {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return strings.HasPrefix(pgErr.Code, "40") || pgErr.Code == "57P01" // deadlock; backend was told to go
 	}
 	return !errors.Is(err, context.DeadlineExceeded)

@@ -32,20 +32,20 @@ func testReceipt(id string) Receipt {
 	}
 }
 
-func testSettler(t testing.TB, worker *pgxpool.Pool, spool *Spool, cfg SettleConfig) *Settler {
-	t.Helper()
+func testSettler(tb testing.TB, worker *pgxpool.Pool, spool *Spool, cfg SettleConfig) *Settler {
+	tb.Helper()
 	return NewSettler(slog.New(slog.DiscardHandler), worker, spool, cfg, time.Now)
 }
 
-func testSpool(t testing.TB, dir string, maxBytes int64) *Spool {
-	t.Helper()
+func testSpool(tb testing.TB, dir string, maxBytes int64) *Spool {
+	tb.Helper()
 	s, err := OpenSpool(dir, maxBytes)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := s.Close(); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 	})
 	return s
@@ -91,9 +91,9 @@ func count(t *testing.T, db *pgtest.DB, where string, args ...any) (n int) {
 	return n
 }
 
-func exec(t *testing.T, db *pgtest.DB, sql string, args ...any) {
+func exec(t *testing.T, db *pgtest.DB, sql string) {
 	t.Helper()
-	if _, err := db.Admin(t).Exec(t.Context(), sql, args...); err != nil {
+	if _, err := db.Admin(t).Exec(t.Context(), sql); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
 }
@@ -229,18 +229,18 @@ func TestCallersTogetherShareTransactionsAndSumsAreExact(t *testing.T) {
 }
 
 // batches is how many transactions were made.
-func batches(t testing.TB, reg *prometheus.Registry) int {
-	t.Helper()
+func batches(tb testing.TB, reg *prometheus.Registry) int {
+	tb.Helper()
 	families, err := reg.Gather()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for _, f := range families {
 		if f.GetName() == "weir_settle_batch_receipts" {
 			return int(f.GetMetric()[0].GetHistogram().GetSampleCount())
 		}
 	}
-	t.Fatal("no histogram of batches")
+	tb.Fatal("no histogram of batches")
 	return 0
 }
 

@@ -73,11 +73,11 @@ func OpenSpool(dir string, maxBytes int64) (*Spool, error) {
 // lockFolder keeps a second process out: it would delete segments that this one
 // still writes. The lock ends with the process, however it ends.
 func lockFolder(dir string) (*os.File, error) {
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // the operator's folder
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open spool: %w", err)
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil { //nolint:gosec // a descriptor fits
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil, errors.Join(fmt.Errorf("open spool: %s is in use by another process: %w", dir, err), lock.Close())
 	}
 	return lock, nil
@@ -171,7 +171,7 @@ func (s *Spool) write(buf []byte) error {
 // begin creates a segment. Callers hold mu.
 func (s *Spool) begin() error {
 	path := filepath.Join(s.dir, fmt.Sprintf("%016x%s", s.next, segmentSuffix))
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // the operator's folder
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (s *Spool) rotate() error {
 
 // syncFolder makes the creation of a file in dir durable.
 func syncFolder(dir string) error {
-	d, err := os.Open(dir) //nolint:gosec // the operator's folder
+	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
