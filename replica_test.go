@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -51,9 +52,17 @@ type installation struct {
 	tenant      string
 	key         string
 	keyID       string
+	ops         string // of the replica that was started last
 }
 
+const opsToken = "of-the-operators"
+
 func install(t *testing.T) *installation {
+	t.Helper()
+	return installWith(t, strings.ReplaceAll(testCatalogue, "ENGINE", startEngine(t)))
+}
+
+func installWith(t *testing.T, catalogue string) *installation {
 	t.Helper()
 	db := pgtest.New(t)
 	dir := t.TempDir()
@@ -61,13 +70,10 @@ func install(t *testing.T) *installation {
 	in := &installation{dir: dir, environment: []string{
 		"WEIR_DATABASE_URL=" + db.AppURL, "WEIR_WORKER_DATABASE_URL=" + db.WorkerURL, "WEIR_OWNER_DATABASE_URL=" + db.OwnerURL,
 		"WEIR_KEYS_PEPPER=1:" + base64.StdEncoding.EncodeToString([]byte(secret)), "WEIR_CACHE_SALT_SECRET=" + secret,
+		"WEIR_OPS_TOKEN=" + opsToken,
 	}}
-	engine := freeAddress(t)
-	startWeir(t, dir, nil, "sim", "--listen", engine, "--model", "sim-chat")
-	waitFor(t, "http://"+engine+"/health")
-
 	file := filepath.Join(dir, "catalogue.yaml")
-	writeTo(t, file, strings.ReplaceAll(testCatalogue, "ENGINE", "http://"+engine))
+	writeTo(t, file, catalogue)
 	runWeir(t, dir, in.environment, "apply", "-f", file)
 	in.tenant = lastWord(runWeir(t, dir, in.environment, "tenant", "create", "acme", "--plan", "basic", "--quiet"))
 	in.key = lastWord(runWeir(t, dir, in.environment, "key", "create", "--tenant", in.tenant, "--name", "first", "--quiet"))
@@ -110,11 +116,12 @@ func waitFor(t *testing.T, url string) {
 	})
 }
 
-// serve starts one replica and returns its base URL.
-func (in *installation) serve(t *testing.T) (url string, p *process) {
+// serve starts one replica with the further settings and returns its base URL.
+func (in *installation) serve(t *testing.T, settings ...string) (url string, p *process) {
 	t.Helper()
 	public, ops := freeAddress(t), freeAddress(t)
-	p = startWeir(t, in.dir, append(in.environment, "WEIR_LISTEN="+public, "WEIR_OPS_ADDR="+ops, "WEIR_STATE_DIR="+t.TempDir()), "serve")
+	in.ops = "http://" + ops
+	p = startWeir(t, in.dir, slices.Concat(in.environment, settings, []string{"WEIR_LISTEN=" + public, "WEIR_OPS_ADDR=" + ops, "WEIR_STATE_DIR=" + t.TempDir()}), "serve")
 	waitFor(t, "http://"+ops+"/readyz")
 	return "http://" + public, p
 }
@@ -126,13 +133,13 @@ func TestRevokedKeyStopsOnEveryReplicaWithinASecond(t *testing.T) {
 	second, _ := in.serve(t)
 
 	for _, url := range []string{first, second} { // both replicas know the key
-		res, err := post(t.Context(), url+"/v1/chat/completions", in.key, chatBody("sim-chat", 5, false))
+		res, err := post(t.Context(), url+"/v1/chat/completions", in.key, chatBody(5, false))
 		if err != nil || res.StatusCode != http.StatusOK {
 			t.Fatalf("before: %v, %v", res, err)
 		}
 		res.Body.Close()
 	}
-	stream, err := post(t.Context(), second+"/v1/chat/completions", in.key, chatBody("sim-chat", 4000, true))
+	stream, err := post(t.Context(), second+"/v1/chat/completions", in.key, chatBody(4000, true))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +152,7 @@ func TestRevokedKeyStopsOnEveryReplicaWithinASecond(t *testing.T) {
 	refused := make(chan string, 1)
 	go func() {
 		for time.Since(revoked) < 5*time.Second {
-			res, err := post(t.Context(), second+"/v1/chat/completions", in.key, chatBody("sim-chat", 1, false))
+			res, err := post(t.Context(), second+"/v1/chat/completions", in.key, chatBody(1, false))
 			if err != nil {
 				break
 			}
@@ -178,7 +185,7 @@ func TestServeDrainsOnSIGTERM(t *testing.T) {
 	t.Parallel()
 	in := install(t)
 	url, p := in.serve(t)
-	stream, err := post(t.Context(), url+"/v1/chat/completions", in.key, chatBody("sim-chat", 60, true))
+	stream, err := post(t.Context(), url+"/v1/chat/completions", in.key, chatBody(60, true))
 	if err != nil {
 		t.Fatal(err)
 	}
