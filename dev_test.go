@@ -24,7 +24,7 @@ func curlLine(t *testing.T, d *dev) string {
 		t.Fatalf("no curl line printed:\n%s", d.output())
 	}
 	command, _, _ := strings.Cut("curl -sS "+rest, "\n\n")
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", command) //nolint:gosec // our own output
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
 	cmd.Dir = d.dir
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -39,10 +39,10 @@ func TestDevStartsServesStopsAndRemembers(t *testing.T) {
 	first := startDev(t, dir)
 
 	var answer struct {
-		Choices []struct{ Message struct{ Content string } }
+		Choices []struct{} `json:"choices"`
 		Usage   struct {
 			TotalTokens int `json:"total_tokens"`
-		}
+		} `json:"usage"`
 	}
 	if out := curlLine(t, first); json.Unmarshal([]byte(out), &answer) != nil || len(answer.Choices) == 0 || answer.Usage.TotalTokens == 0 {
 		t.Fatalf("the printed curl line answered %s", out)
@@ -185,7 +185,7 @@ func TestKillNineLosesNothingThatFinished(t *testing.T) {
 // readStream reads one streamed chat and reports its request id and whether
 // the terminal marker came.
 func readStream(ctx context.Context, d *dev, tokens int) (id string, whole bool) {
-	res, err := post(ctx, d.url+"/v1/chat/completions", d.key, chatBody("sim-chat", tokens, true))
+	res, err := post(ctx, d.url+"/v1/chat/completions", d.key, chatBody(tokens, true))
 	if err != nil {
 		return "", false
 	}

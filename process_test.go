@@ -233,8 +233,8 @@ func getJSON(t *testing.T, url, key string, v any) int {
 	return res.StatusCode
 }
 
-func chatBody(model string, maxTokens int, stream bool) string {
-	return fmt.Sprintf(`{"model":%q,"max_tokens":%d,"stream":%t,"messages":[{"role":"user","content":"Tell me a story."}]}`, model, maxTokens, stream)
+func chatBody(maxTokens int, stream bool) string {
+	return fmt.Sprintf(`{"model":"sim-chat","max_tokens":%d,"stream":%t,"messages":[{"role":"user","content":"Tell me a story."}]}`, maxTokens, stream)
 }
 
 func writeTo(t *testing.T, path, content string) {

@@ -272,19 +272,23 @@ func TestABackendKilledAtAnyMomentLosesNothing(t *testing.T) {
 				if c%2 == 0 {
 					effect = note(id)
 				}
-				for err := s.Settle(t.Context(), testReceipt(id), effect); err != nil; err = s.Settle(t.Context(), testReceipt(id), effect) {
-					if !errors.Is(err, ErrUnavailable) {
+				eventually(t, id+" is stored", func() bool {
+					err := s.Settle(t.Context(), testReceipt(id), effect)
+					if err != nil && !errors.Is(err, ErrUnavailable) {
 						t.Errorf("%s: %v", id, err)
-						return
 					}
-				}
+					return err == nil
+				})
 				done.Add(1)
 			}
 		})
 	}
 	admin := db.Admin(t)
 	kills := 0
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
 	for done.Load() < callers*each && !t.Failed() {
+		<-tick.C
 		var n int
 		err := admin.QueryRow(t.Context(), `
 			SELECT count(pg_terminate_backend(pid))
