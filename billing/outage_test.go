@@ -285,9 +285,9 @@ func TestABackendKilledAtAnyMomentLosesNothing(t *testing.T) {
 	}
 	admin := db.Admin(t)
 	kills := 0
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for done.Load() < callers*each && !t.Failed() {
+	for kills < 40 && done.Load() < callers*each && !t.Failed() {
 		<-tick.C
 		var n int
 		err := admin.QueryRow(t.Context(), `
