@@ -356,3 +356,20 @@ func TestPricesAreNeverEdited(t *testing.T) {
 		})
 	}
 }
+
+func TestSinceListsWhatWasPublishedMeanwhile(t *testing.T) {
+	t.Parallel()
+	day := func(d int) time.Time { return time.Date(2026, 11, d, 0, 0, 0, 0, time.UTC) }
+	old := []Price{{Model: "a", Version: 1, EffectiveFrom: day(1)}}
+	fresh := []Price{{Model: "a", Version: 3, EffectiveFrom: day(2)}, {Model: "b", Version: 2, EffectiveFrom: day(1)}}
+	before, after := NewBook(old), NewBook(slices.Concat(fresh, old))
+	if diff := cmp.Diff(fresh, after.Since(before)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if got := after.Since(nil); len(got) != 3 {
+		t.Errorf("since nothing: %+v", got)
+	}
+	if got := after.Since(after); len(got) != 0 {
+		t.Errorf("since itself: %+v", got)
+	}
+}
