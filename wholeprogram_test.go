@@ -1,3 +1,4 @@
+//nolint:thelper // most functions here are the tests themselves: a failure should name their own line
 package main
 
 import (
@@ -226,9 +227,15 @@ func openParametersArrive(t *testing.T, w *whole) {
 		t.Errorf("guided_json arrived as %s and response_format %s", got["guided_json"], got["response_format"])
 	}
 	var chat struct {
-		Choices []struct{ Message struct{ Content string } }
+		Choices []struct {
+			Message struct {
+				Content string `json:"content"`
+			} `json:"message"`
+		} `json:"choices"`
 	}
-	var content struct{ N *int }
+	var content struct {
+		N *int `json:"n"`
+	}
 	if err := json.Unmarshal([]byte(a.text), &chat); err != nil || json.Unmarshal([]byte(chat.Choices[0].Message.Content), &content) != nil || content.N == nil {
 		t.Errorf("the answer doesn't keep to the schema: %s", a.text)
 	}
@@ -266,13 +273,15 @@ func tierChoosesBand(t *testing.T, w *whole) {
 
 func aliasAnswers(t *testing.T, w *whole) {
 	a := w.chat(t, "chat", `"max_tokens":1`)
-	var got struct{ Model string }
+	var got struct {
+		Model string `json:"model"`
+	}
 	if err := json.Unmarshal([]byte(a.text), &got); err != nil || got.Model != "org/chat-1" {
 		t.Errorf("answered %s", a.text)
 	}
 	var model struct {
-		ID      string
-		Created int64
+		ID      string `json:"id"`
+		Created int64  `json:"created"`
 	}
 	for _, name := range []string{"org/chat-1", "org%2Fchat-1", "chat"} {
 		if status := getJSON(t, w.url+"/v1/models/"+name, w.key, &model); status != http.StatusOK || model.ID != "org/chat-1" || model.Created == 0 {
