@@ -27,7 +27,7 @@ type RedisConfig struct {
 	Timeout  time.Duration // of one call on a request's way; 50 ms
 	SlotTTL  time.Duration // life of a slot whose replica died; 30 s
 	Renew    time.Duration // between two renewals of the live slots; a third of SlotTTL
-	Probe    time.Duration // between two tries to reach a lost Redis; 1 s
+	Probe    time.Duration // between two tries to reach a Redis that failed; 1 s
 	Replicas func() int    // live replicas as last known; they divide the limits while Redis is lost. nil: 1
 	Now      func() time.Time
 }
@@ -206,7 +206,13 @@ func (r *Redis) owe(requestID string, g group) {
 
 // failed counts a failure of Redis and gives it up after a few in a row.
 func (r *Redis) failed(err error) {
-	if r.failures.Add(1) < tolerated || r.lost.Swap(true) {
+	if r.failures.Add(1) >= tolerated {
+		r.lose(err)
+	}
+}
+
+func (r *Redis) lose(err error) {
+	if r.lost.Swap(true) {
 		return
 	}
 	r.log.Warn("redis is lost: each replica admits its share", slog.Any("error", err))

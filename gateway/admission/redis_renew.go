@@ -20,9 +20,12 @@ const (
 // Run renews the slots of live requests until ctx ends, and finds the way back
 // to a Redis that was lost. Without it slots expire under their holders.
 func (r *Redis) Run(ctx context.Context) error {
+	if err := r.sync(ctx); err != nil && ctx.Err() == nil {
+		r.lose(err) // it has never answered: there is nothing to tolerate
+	}
 	for {
 		wait := r.cfg.Renew
-		if r.lost.Load() {
+		if r.lost.Load() || r.failures.Load() > 0 {
 			wait = r.cfg.Probe
 		}
 		timer := time.NewTimer(wait)

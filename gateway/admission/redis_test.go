@@ -273,6 +273,18 @@ func TestRedisLost(t *testing.T) {
 	}
 }
 
+func TestRedisThatIsAwayAtTheStartIsKnownBeforeTheFirstRequest(t *testing.T) {
+	t.Parallel()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	s := newRedis(t, l.Addr().String(), admission.RedisConfig{})
+	run(t, s)
+	eventually(t, "it is lost", func() bool { return !s.Healthy() })
+}
+
 func TestRedisThatHangsCostsATimeoutAndThenNothing(t *testing.T) {
 	t.Parallel()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // accepts, never answers
