@@ -63,13 +63,14 @@ own Postgres, WEIR_REDIS_URL your own Redis.`,
 // playground is a `weir dev` in the making: what was started, to be ended in
 // the opposite order.
 type playground struct {
-	opts   devOptions
-	state  *devState
-	secret *devSecrets
-	cfg    *Config
-	out    io.Writer
-	began  time.Time
-	stops  []func()
+	opts    devOptions
+	state   *devState
+	secret  *devSecrets
+	cfg     *Config
+	private bool // the database is ours alone
+	out     io.Writer
+	began   time.Time
+	stops   []func()
 }
 
 func (p *playground) later(stop func()) { p.stops = append(p.stops, stop) }
@@ -157,7 +158,7 @@ func (p *playground) config(path string) (*Config, error) {
 // or from a private server, and brings the schema up to date. A private server
 // that ends by itself ends the playground: nothing would bring it back.
 func (p *playground) startDatabase(ctx context.Context, end context.CancelCauseFunc, log *slog.Logger) error {
-	if p.cfg.DatabaseURL == "" {
+	if p.private = p.cfg.DatabaseURL == ""; p.private {
 		server, err := pgserver.Start(ctx, pgserver.Config{
 			Dir: p.state.path("postgres"), Durable: true, Log: log,
 			Progress: func(text string) { p.say("%s", text) },

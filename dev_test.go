@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // curlLine finds the printed command and runs it in a shell, as a person would.
@@ -100,7 +102,7 @@ func TestDevPutsOnesOwnModelServerBehindTheGateway(t *testing.T) {
 	engine := freeAddress(t)
 	startWeir(t, dir, nil, "sim", "--listen", engine, "--model", "org/my-model")
 	waitFor(t, "http://"+engine+"/health")
-	d := startDev(t, dir, "--endpoint", "http://"+engine+"/v1/")
+	d := startDev(t, dir, "--endpoint", engine+"/v1/")
 
 	var model struct{ ID string }
 	if status := getJSON(t, d.url+"/v1/models/org/my-model", d.key, &model); status != http.StatusOK || model.ID != "org/my-model" {
@@ -131,6 +133,29 @@ func noProcessUnder(t *testing.T, dir string) {
 		}
 		return ""
 	})
+}
+
+// On a database of the user's own, weir dev adds what it runs and removes
+// nothing.
+func TestDevLeavesAnotherDatabasesCatalogueAlone(t *testing.T) {
+	t.Parallel()
+	in := installWith(t, strings.NewReplacer("ENGINE", "http://127.0.0.1:9", "sim-chat", "mine", "name: sim\n", "name: my-pool\n", "pool: sim", "pool: my-pool").Replace(testCatalogue))
+	d := startDevIn(t, in.dir, in.environment)
+	var list struct {
+		Data []struct {
+			ID string `json:"id"`
+		} `json:"data"`
+	}
+	getJSON(t, d.url+"/v1/models", d.key, &list)
+	var names []string
+	for _, m := range list.Data {
+		names = append(names, m.ID)
+	}
+	if diff := cmp.Diff([]string{"mine", "sim-chat", "sim-embed"}, names); diff != "" {
+		t.Errorf("models (-want +got):\n%s", diff)
+	}
+	curlLine(t, d)
+	d.stop(t, syscall.SIGINT)
 }
 
 // A gateway that is killed in the middle of streams has a receipt for each

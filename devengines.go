@@ -76,6 +76,9 @@ func (p *playground) ownEndpoints(ctx context.Context, e *devEngines) error {
 	var first []string
 	for i, url := range p.opts.endpoints {
 		url = strings.TrimSuffix(strings.TrimSuffix(strings.TrimRight(url, "/"), "/v1"), "/")
+		if !strings.Contains(url, "://") {
+			url = "http://" + url
+		}
 		models, engine, err := askModels(ctx, url)
 		if err != nil {
 			return fmt.Errorf("model server %s: %w", url, err)
@@ -155,7 +158,8 @@ prices:
 	for _, w := range warnings {
 		p.say("%s", w)
 	}
-	return applyDocument(ctx, p.cfg, doc, io.Discard, catalogue.Options{Prune: true})
+	// What else a database of the user's own sells is not ours to remove.
+	return applyDocument(ctx, p.cfg, doc, io.Discard, catalogue.Options{Prune: p.private})
 }
 
 func indent(s string) string { return strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ") }
