@@ -42,7 +42,7 @@ func viewOf(m *catalogue.Model) modelView {
 func (s *Server) listModels(x *exchange) error {
 	list := modelList{Object: "list", Data: []modelView{}}
 	for _, m := range s.catalogue().Models() {
-		if x.principal.MayUse(m.Name) {
+		if x.principal.MayUse(m.Name) && m.Sold(x.receivedAt) {
 			list.Data = append(list.Data, viewOf(m))
 		}
 	}
@@ -50,14 +50,14 @@ func (s *Server) listModels(x *exchange) error {
 }
 
 // getModel shows one model. Names may have slashes, as they are or escaped. One
-// that the caller may not use looks like one that doesn't exist.
+// that the caller may not use, or nobody any more, looks like one that doesn't exist.
 func (s *Server) getModel(x *exchange) error {
 	name, err := url.PathUnescape(x.Param("*"))
 	if err != nil {
 		return because(unknownURL, err)
 	}
 	m, ok := s.catalogue().Lookup(name)
-	if !ok || !x.principal.MayUse(m.Name) {
+	if !ok || !x.principal.MayUse(m.Name) || !m.Sold(x.receivedAt) {
 		return because(gateway.ModelNotFound, nil)
 	}
 	return s.answerJSON(x, viewOf(m))

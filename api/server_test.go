@@ -70,9 +70,11 @@ func (s shop) Lookup(name string) (*catalogue.Model, bool) {
 }
 
 func newShop() shop {
-	shutdown := time.Date(2027, 3, 1, 0, 0, 0, 0, time.UTC)
+	shutdown := time.Date(2999, 3, 1, 0, 0, 0, 0, time.UTC)
+	past := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	return shop{
 		{Name: "org/big", Created: 1700000000, OwnedBy: "org", Context: 131072, MaxOutput: 4096, ShutdownDate: &shutdown, TemplateKeys: []string{"enable_thinking"}},
+		{Name: "org/gone", ShutdownDate: &past},
 		{Name: "sim-chat", Aliases: []string{"gpt-sim"}},
 	}
 }
@@ -435,7 +437,7 @@ func TestOnlyListedRoutesExist(t *testing.T) {
 func TestModels(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, nil, Config{})
-	big := `{"id":"org/big","object":"model","created":1700000000,"owned_by":"org","context_length":131072,"max_output_tokens":4096,"shutdown_date":"2027-03-01"}`
+	big := `{"id":"org/big","object":"model","created":1700000000,"owned_by":"org","context_length":131072,"max_output_tokens":4096,"shutdown_date":"2999-03-01"}`
 	sim := `{"id":"sim-chat","object":"model","created":0,"owned_by":"weir"}`
 	tests := []struct {
 		name, path, key string
@@ -450,6 +452,7 @@ func TestModels(t *testing.T) {
 		{"a name with an escaped slash", "/v1/models/org%2Fbig", "good", 200, big},
 		{"an unknown one", "/v1/models/nothing", "good", 404, ""},
 		{"one that the key may not use looks unknown", "/v1/models/org/big", "one", 404, ""},
+		{"one that is shut down looks unknown, and is not listed", "/v1/models/org/gone", "good", 404, ""},
 		{"no name", "/v1/models/", "good", 404, ""},
 	}
 	for _, tt := range tests {

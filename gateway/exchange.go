@@ -94,7 +94,7 @@ func (x *exchange) resolve() *Error {
 	snap, p := x.g.deps.Catalogue.Snapshot(), x.call.Principal
 	m, ok := snap.Lookup(x.call.Model)
 	switch {
-	case !ok || m.ShutdownDate != nil && !x.call.ReceivedAt.Before(*m.ShutdownDate):
+	case !ok || !m.Sold(x.call.ReceivedAt):
 		return &Error{Cause: ModelNotFound, Param: "model"}
 	case !p.MayUse(m.Name):
 		return &Error{Cause: ModelForbidden, Param: "model"}

@@ -24,6 +24,11 @@ type Model struct {
 	ShutdownDate *time.Time `yaml:"shutdown_date,omitempty"`
 }
 
+// Sold reports whether the model serves at a moment: until its shutdown date.
+func (m *Model) Sold(at time.Time) bool {
+	return m.ShutdownDate == nil || at.Before(*m.ShutdownDate)
+}
+
 // Route is one way to serve a model.
 type Route struct {
 	Pool   string `yaml:"pool"`
