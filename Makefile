@@ -10,7 +10,7 @@ GOLANGCI    := 2.15.0
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 SOURCES := $(shell find . -name '*.go' -not -path './.*' -not -path '*/node_modules/*' 2>/dev/null) \
-           $(shell find migrations api -name '*.sql' -o -name '*.yaml' 2>/dev/null) go.mod go.sum
+           $(shell find migrations api gateway deploy -name '*.sql' -o -name '*.yaml' -o -name '*.lua' 2>/dev/null) go.mod go.sum
 
 .PHONY: help
 help: ## list the targets
