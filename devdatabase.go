@@ -82,14 +82,8 @@ func (p *playground) seed(ctx context.Context, weir *program) error {
 		p.say("the last key is no longer valid: making a new one")
 	}
 	store := tenants.NewStore(weir.app, p.cfg.Peppers, time.Now)
-	tenant := tenants.ID(p.secret.Tenant)
-	if _, err := store.Tenant(ctx, tenant); errors.Is(err, tenants.ErrNotFound) {
-		t, _, err := store.CreateTenant(ctx, "weir dev", "dev", "dev")
-		if err != nil {
-			return err
-		}
-		tenant = t.ID
-	} else if err != nil {
+	tenant, err := p.tenant(ctx, store)
+	if err != nil {
 		return err
 	}
 	projects, err := store.ListProjects(ctx, tenant)
@@ -104,4 +98,16 @@ func (p *playground) seed(ctx context.Context, weir *program) error {
 	}
 	p.secret.APIKey, p.secret.Tenant = secret.Reveal(), string(tenant)
 	return p.state.saveSecrets(p.secret)
+}
+
+// tenant is the one of the last run, or a new one.
+func (p *playground) tenant(ctx context.Context, store *tenants.Store) (tenants.ID, error) {
+	if known := tenants.ID(p.secret.Tenant); known != "" {
+		_, err := store.Tenant(ctx, known)
+		if !errors.Is(err, tenants.ErrNotFound) {
+			return known, err
+		}
+	}
+	t, _, err := store.CreateTenant(ctx, "weir dev", "dev", "dev")
+	return t.ID, err
 }
