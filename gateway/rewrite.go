@@ -20,16 +20,17 @@ const (
 	callsKey    = `"tool_calls":`
 )
 
-// noiseKeys are members that engines add for their own machinery; at whatever
-// depth they stand, they say nothing to a caller and may show too much.
-func noiseKeys() [][]byte {
-	return [][]byte{
-		[]byte(`"prompt_token_ids":`),
-		[]byte(`"token_ids":`),
-		[]byte(`"prompt_logprobs":`),
-		[]byte(`"kv_transfer_params":`),
-		[]byte(`"matched_stop":`),
-		[]byte(`"sglext":`),
+// isNoise reports whether a member is one that engines add for their own
+// machinery; at whatever depth it stands, it says nothing to a caller and may
+// show too much. The tier is noise where ours replaces the engine's.
+func (r *rewriter) isNoise(name []byte) bool {
+	switch string(name) {
+	case "prompt_token_ids", "token_ids", "prompt_logprobs", "kv_transfer_params", "matched_stop", "sglext":
+		return true
+	case "service_tier":
+		return len(r.tier) > 0
+	default:
+		return false
 	}
 }
 
@@ -44,7 +45,6 @@ type rewriter struct {
 	usage bool   // the caller asked for the closing usage chunk
 	keep  bool   // nothing about the model member changes
 
-	noise    [][]byte
 	old, new []byte // the model member as this engine writes it, and as we do
 	head     []byte // start of a chunk of our own, where one may be needed
 	closed   bool   // the closing usage chunk has passed
@@ -57,12 +57,11 @@ type rewriter struct {
 // newRewriter makes the rewriter of one answer.
 func newRewriter(m *meter, public, engine, tier string, usage bool) *rewriter {
 	r := &rewriter{
-		meter: m, model: quoteJSON(public), usage: usage, noise: noiseKeys(),
+		meter: m, model: quoteJSON(public), usage: usage,
 		keep: public == engine && tier == "",
 	}
 	if tier != "" {
 		r.tier = append([]byte(`,`+tierKey), quoteJSON(tier)...)
-		r.noise = append(r.noise, []byte(tierKey)) // ours replaces the engine's
 	}
 	return r
 }
@@ -133,20 +132,14 @@ func (r *rewriter) document(out, p []byte) ([]byte, *Error) {
 func (r *rewriter) edit(p []byte, show usageShown) []byte {
 	for {
 		r.edits.reset()
-		for _, key := range r.noise {
-			r.edits.cutAll(p, key)
-		}
+		r.edits.cut(p, r.isNoise)
 		r.editUsage(p, show)
 		r.editModel(p)
 		if !r.edits.overlap {
 			return p
 		}
 		r.edits.reset()
-		for _, key := range r.noise {
-			if r.edits.cutAll(p, key); len(r.edits.list) > 0 {
-				break
-			}
-		}
+		r.edits.cut(p, r.isNoise)
 		if len(r.edits.list) == 0 {
 			r.editUsage(p, show) // the name stood within the usage
 			return p

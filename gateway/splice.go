@@ -108,16 +108,21 @@ func without(p []byte, s span) splice {
 	return splice{from: from, to: to}
 }
 
-// cutAll adds the removal of each member with this key, at any depth.
-func (e *edits) cutAll(p, key []byte) {
+// cut adds the removal of each member, at any depth, whose name is unwanted.
+func (e *edits) cut(p []byte, unwanted func(name []byte) bool) {
 	for at := 0; ; {
-		i := bytes.Index(p[at:], key)
+		i := bytes.Index(p[at:], []byte(`":`))
 		if i < 0 {
 			return
 		}
-		end := skipValue(p, at+i+len(key))
-		e.add(without(p, span{key: at + i, end: end}))
-		at = end
+		before, value := p[at:at+i], at+i+len(`":`)
+		quote := bytes.LastIndexByte(before, '"')
+		key := at + quote
+		at = value
+		if quote >= 0 && unwanted(before[quote+1:]) {
+			at = skipValue(p, value)
+			e.add(without(p, span{key: key, end: at}))
+		}
 	}
 }
 
