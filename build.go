@@ -91,6 +91,9 @@ func (c *Config) complete() error {
 	if len(c.CacheSalt.Reveal()) < minSecret {
 		errs = append(errs, fmt.Errorf("WEIR_CACHE_SALT_SECRET needs %d characters or more; make one with: openssl rand -base64 32", minSecret))
 	}
+	if c.DatabaseURL == "" || c.WorkerURL == "" {
+		errs = append(errs, errors.New("WEIR_DATABASE_URL and WEIR_WORKER_DATABASE_URL are needed (docs/database.md)"))
+	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		errs = append(errs, errors.New("tls_cert_file and tls_key_file go together"))
 	}
