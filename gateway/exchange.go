@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"weir/billing"
@@ -95,7 +96,7 @@ func (x *exchange) resolve() *Error {
 	m, ok := snap.Lookup(x.call.Model)
 	switch {
 	case !ok || !m.Sold(x.call.ReceivedAt):
-		return &Error{Cause: ModelNotFound, Param: "model"}
+		return &Error{Cause: ModelNotFound, Param: "model", Message: unknownModel(x.call.Model)}
 	case !p.MayUse(m.Name):
 		return &Error{Cause: ModelForbidden, Param: "model"}
 	case !slices.Contains(m.Operations, string(x.call.Operation)):
@@ -122,6 +123,15 @@ func (x *exchange) resolve() *Error {
 	}
 	x.meter.prompt = x.promptEstimate()
 	return nil
+}
+
+// unknownModel names a model that isn't there, as the caller spelled it.
+func unknownModel(name string) string {
+	const most = 100
+	if len(name) > most {
+		name = strings.ToValidUTF8(name[:most], "") + "..."
+	}
+	return fmt.Sprintf("The model %q does not exist, or you have no access to it.", name)
 }
 
 // limits fills in the default time limits.
