@@ -36,6 +36,7 @@ func (b *body) alloc(n int) []byte {
 	return buf.bytes[:n]
 }
 
+// release gives the bytes back. It may be called again.
 func (b *body) release() {
 	for _, buf := range b.held {
 		b.room.giveBack(buf)

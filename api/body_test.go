@@ -202,6 +202,28 @@ func TestTheRoomForBodiesIsBoundedAndComesBack(t *testing.T) {
 	}
 }
 
+func TestABodyThatWasSentLeavesRoomWhileItsStreamRuns(t *testing.T) {
+	t.Parallel()
+	var h *house
+	var before, after int64
+	h = newHouse(t, func(ctx context.Context, c gateway.Call, s gateway.Sink) error {
+		before = h.server.bodies.room.free.Load()
+		c.Sent()
+		after = h.server.bodies.room.free.Load()
+		return respond(ctx, c, s)
+	}, Config{})
+	free := h.server.bodies.room.free.Load()
+	if r := h.chat(t, string(bodyOf(100<<10))); r.status != http.StatusOK {
+		t.Fatalf("got %d %s", r.status, r.body)
+	}
+	if before >= free || after != free {
+		t.Errorf("of %d bytes %d were free with the body, %d when it was sent", free, before, after)
+	}
+	if got := h.server.bodies.room.free.Load(); got != free {
+		t.Errorf("in the end %d bytes are free, want %d", got, free)
+	}
+}
+
 func TestBuffersHoldWhatWasAskedFor(t *testing.T) {
 	t.Parallel()
 	r := newRoom(1 << 40)

@@ -70,6 +70,7 @@ func (s *Server) infer(op gateway.Operation) func(*exchange) error {
 		}
 		req.Call.ID, req.Call.ClientRequestID = x.id, clientRequestID(r.Header)
 		req.Call.QueueTTL, req.Call.ReceivedAt = ttl, x.receivedAt
+		req.Call.Sent = body.release
 		ctx, release := s.keys.Guard(r.Context(), x.principal)
 		defer release()
 		out := s.newSink(x, req.Ignored)

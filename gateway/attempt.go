@@ -85,7 +85,7 @@ func (x *exchange) forward(ctx context.Context, d *delivery) *Error {
 	case !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream"):
 		return &Error{Cause: UpstreamInvalid, Err: fmt.Errorf("a stream of type %q", resp.Header.Get("Content-Type"))}
 	default:
-		return x.relay(ctx, w, resp.Body)
+		return x.relay(ctx, w, d, resp.Body)
 	}
 }
 

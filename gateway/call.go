@@ -47,6 +47,11 @@ type Call struct {
 	Choices         int           // n; at least 1
 	QueueTTL        time.Duration // from x-weir-queue-ttl; 0 when absent
 	ReceivedAt      time.Time
+
+	// Sent is called when Fields is not needed any more, at the latest with the
+	// first bytes of a stream: one that goes on for minutes need not keep its
+	// prompt. It may never be called; nil is fine.
+	Sent func()
 }
 
 // Head is what is known when an answer begins. The API turns it into headers.

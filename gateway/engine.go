@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -98,6 +99,9 @@ func engineName(m *catalogue.Model) string {
 type delivery struct {
 	onConnect func() // called when there is a connection
 
+	body   []byte        // until it is dropped
+	reader *bytes.Reader // of body, in the transport's hands until written
+
 	connected atomic.Bool // a connection was there
 	reused    atomic.Bool // it was one that had waited, so the engine may have closed it meanwhile
 	written   atomic.Bool // the whole request was sent
@@ -114,14 +118,38 @@ func (d *delivery) trace() *httptrace.ClientTrace {
 	}
 }
 
+// request builds an attempt's request.
+func (d *delivery) request(ctx context.Context, url string, body []byte) (*http.Request, error) {
+	d.body, d.reader = body, bytes.NewReader(body)
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, d.trace()), http.MethodPost, url, d.reader)
+	if err != nil {
+		return nil, fmt.Errorf("build request: %w", err)
+	}
+	req.GetBody = func() (io.ReadCloser, error) { // where a waiting connection turns out to be closed
+		d.reader = bytes.NewReader(d.body)
+		return io.NopCloser(d.reader), nil
+	}
+	return req, nil
+}
+
+// drop forgets the body, which net/http would else hold until the answer has
+// ended. It reports false while the body is still being sent.
+func (d *delivery) drop() bool {
+	if !d.written.Load() {
+		return false
+	}
+	d.body = nil
+	d.reader.Reset(nil)
+	return true
+}
+
 // post sends one attempt and returns the answer, whatever its status. The body
 // is bytes in memory: one that were still read from the caller could be cut by
 // the server's own reading, in mid-stream.
 func (e *engines) post(ctx context.Context, d *delivery, to destination, body []byte) (*http.Response, error) {
-	ctx = httptrace.WithClientTrace(ctx, d.trace())
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to.target.URL+to.path, bytes.NewReader(body))
+	req, err := d.request(ctx, to.target.URL+to.path, body)
 	if err != nil {
-		return nil, fmt.Errorf("build request: %w", err)
+		return nil, err
 	}
 	transport, err := e.transport(to.endpoint.CAFile)
 	if err != nil {

@@ -25,7 +25,7 @@ var (
 // relay passes a stream on: each read's whole events in one piece. Only the
 // engine's end marker is success, and the caller sees it when the receipt is
 // stored.
-func (x *exchange) relay(ctx context.Context, w *watch, body io.Reader) *Error {
+func (x *exchange) relay(ctx context.Context, w *watch, d *delivery, body io.Reader) *Error {
 	s := &splitter{limit: x.g.cfg.MaxEvent}
 	r := x.rewriter()
 	for {
@@ -41,7 +41,20 @@ func (x *exchange) relay(ctx context.Context, w *watch, body io.Reader) *Error {
 		case failure != nil:
 			return x.inStream(failure)
 		}
+		x.forget(d)
 		w.wait(IdleLimit, x.times.Idle)
+	}
+}
+
+// forget gives the request's memory back once the caller has seen something:
+// there will be no other attempt.
+func (x *exchange) forget(d *delivery) {
+	if x.body == nil || !x.out.started() || !d.drop() {
+		return
+	}
+	x.body, x.call.Fields = nil, nil
+	if x.call.Sent != nil {
+		x.call.Sent()
 	}
 }
 

@@ -33,7 +33,7 @@ var _ Lease = (*lease)(nil)
 // Targets is the one endpoint. The slice is shared between leases.
 func (l *lease) Targets() []Target { return l.endpoint.targets }
 
-// Body is the request's own.
+// Body is the request's own, until the engine has answered.
 func (l *lease) Body() []byte { return l.request.body }
 
 // Evicted is nil, which never becomes ready: this scheduler takes nothing back.
@@ -43,6 +43,9 @@ func (l *lease) Evicted() <-chan struct{} { return nil }
 // takes the first token as proof that a doubtful endpoint works: its stream
 // may run for minutes more.
 func (l *lease) Observe(p Progress) {
+	if p.Kind == HeadersReceived {
+		l.request.body = nil // a stream may run for minutes more
+	}
 	if p.OutputTokens > 0 {
 		l.output.Store(int64(p.OutputTokens))
 	}

@@ -22,7 +22,8 @@ type Scheduler interface {
 type Lease interface {
 	// Targets lists where to send, in order of preference. Never empty.
 	Targets() []Target
-	// Body is what to send; a remote scheduler may have changed it.
+	// Body is what to send; a remote scheduler may have changed it. It may be
+	// gone once HeadersReceived was observed.
 	Body() []byte
 	// Evicted is closed when the scheduler takes the endpoint back.
 	Evicted() <-chan struct{}
