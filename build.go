@@ -40,7 +40,6 @@ type program struct {
 	settler     *billing.Settler
 	fleet       *gateway.Fleet
 	gateway     *gateway.Gateway
-	redis       *redis.Client    // nil without Redis
 	limits      *admission.Redis // nil without Redis
 	server      *api.Server
 
@@ -151,7 +150,6 @@ func (p *program) buildLimits() (admission.Store, error) {
 		return nil, err
 	}
 	p.closers = append(p.closers, client.Close)
-	p.redis = client
 	p.limits = admission.NewRedis(p.log, client, admission.RedisConfig{Replicas: func() int { return p.cfg.Replicas }})
 	p.background = append(p.background, p.limits.Run)
 	return p.limits, nil

@@ -33,7 +33,7 @@ func settings() []setting {
 		{name: "ops_token", help: "bearer token for /ops/v1; without one it refuses all", secret: true, set: hidden(func(c *Config) *Secret { return &c.OpsToken })},
 		{name: "database_url", help: "Postgres as weir_app", secret: true, set: hidden(func(c *Config) *Secret { return &c.DatabaseURL })},
 		{name: "worker_database_url", help: "Postgres as weir_worker", secret: true, set: hidden(func(c *Config) *Secret { return &c.WorkerURL })},
-		{name: "owner_database_url", help: "Postgres as the owner of the schema; only `weir migrate` and `weir apply` use it", secret: true, set: hidden(func(c *Config) *Secret { return &c.OwnerURL })},
+		{name: "owner_database_url", help: "Postgres as the owner of the schema; only `weir migrate` (and `weir dev`) uses it", secret: true, set: hidden(func(c *Config) *Secret { return &c.OwnerURL })},
 		{name: "redis_url", help: "Redis for limits that several replicas share", secret: true, set: hidden(func(c *Config) *Secret { return &c.RedisURL })},
 		{name: "state_dir", help: "folder for what must outlive the process (the receipt spool)", preset: ".weir", set: text(func(c *Config) *string { return &c.StateDir })},
 		{name: "keys_pepper", help: "secrets of the stored API keys: VERSION:BASE64 of 32 random bytes or more; older ones, still accepted, after commas", secret: true, set: func(c *Config, v string) (err error) {
