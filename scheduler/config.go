@@ -29,6 +29,23 @@ type Config struct {
 	// tokens (2: decoding occupies an endpoint for longer than prefilling).
 	OutputCost int
 
+	// MaxBytes bounds the bodies that wait in the pool, in bytes; 0: no bound.
+	MaxBytes int64
+
+	// Bands are the priorities that have policies of their own. Others take
+	// DefaultBand, negative ones DefaultNegativeBand where that is set. The
+	// priority of these two says nothing.
+	Bands               []BandConfig
+	DefaultBand         BandConfig
+	DefaultNegativeBand *BandConfig
+
+	Detector   Detector   // says how full the pool is
+	UsageLimit UsageLimit // says how full it may be for each band
+	Shed       Shed       // refuses negative bands by chance before the pool is full
+	Eviction   bool       // takes endpoints back from negative bands when a higher one is held up
+
+	Profile Profile // which endpoint takes a request
+
 	// Breaker takes an endpoint out that keeps failing.
 	Breaker Breaker
 	// OverloadPause is how long an endpoint rests that said it is full (500 ms,
@@ -45,10 +62,24 @@ type Breaker struct {
 
 // Endpoint is one model server as the scheduler sees it.
 type Endpoint struct {
-	ID             string // unique in the pool
-	URL            string // base URL, without a trailing slash or /v1
-	MaxConcurrency int    // leases at once; 0 takes the pool's
-	Draining       bool   // finishes what runs and takes nothing new
+	ID             string            // unique in the pool
+	URL            string            // base URL, without a trailing slash or /v1
+	MaxConcurrency int               // leases at once; 0 takes the pool's
+	MaxTokens      int               // uncached prompt tokens at once; 0 takes the detector's
+	Speed          float64           // prompt tokens per second that it prefills, where known; 0: as the others
+	CacheBlocks    int               // blocks of its prefix cache, where known; 0: as its metrics say
+	Labels         map[string]string // engine, accelerator, role, revision and the like, under llm-d's names
+	Draining       bool              // finishes what runs and takes nothing new
+}
+
+// Load is what an engine last said of itself.
+type Load struct {
+	Running   int       `json:"running"`    // requests in the batch
+	Waiting   int       `json:"waiting"`    // requests in the engine's own queue
+	KVUsage   float64   `json:"kv_usage"`   // part of the KV cache in use, 0 to 1
+	BlockSize int       `json:"block_size"` // tokens of a cache block; 0 when it doesn't say
+	Blocks    int       `json:"blocks"`     // blocks of the cache; 0 when it doesn't say
+	At        time.Time `json:"at"`         // when it was read
 }
 
 func (c Config) withDefaults() Config {

@@ -45,14 +45,20 @@ type Request struct {
 	Flow   Flow
 	Weight int // share of the flow among the flows of its band; 0 counts as 1
 
-	Session   string // the chain that the request belongs to; "" when none
-	Body      []byte // the JSON that will be sent
-	CacheSalt string // seed of the prefix hash
+	Session   string   // the chain that the request belongs to, unique over all tenants; "" when none
+	Turn      int      // which turn of the session this is, from 1; 0 when unknown
+	Affinity  string   // hint that requests with the same one share a prefix, unique over all tenants; "" when none
+	Model     string   // name at the engine; with CacheSalt the seed of the prefix hash
+	CacheSalt string   // only requests with the same salt can hit each other's prefix
+	Body      []byte   // the JSON that will be sent
+	Prompt    [][]byte // what the engine's prefix cache sees, in the order in which its template puts it (tools, then messages); not kept
 
 	InputTokens  int // estimate of the whole prompt
 	OutputTokens int // upper bound; 0 when unknown
 
 	QueuedAt time.Time     // when the first attempt began to wait; non-zero puts a retry at the head of its flow
+	TTFT     time.Duration // wanted time to first token, counted from QueuedAt; 0: none
+	Reserved int           // tokens of the pool that the flow is guaranteed at once while it wants them; 0: none
 	TTL      time.Duration // shortens the pool's own time limit in the queue; 0 leaves it, a negative one means not to wait
 	Exclude  []string      // endpoints that this request should avoid, if others can take it
 }

@@ -1,0 +1,69 @@
+package scheduler
+
+import "time"
+
+// Decision is why one attempt of a request waited and where it went.
+type Decision struct {
+	Request    string        `json:"request"` // Request.ID: "<request id>.<attempt>"
+	FairnessID string        `json:"fairness_id"`
+	Band       int           `json:"band"`
+	Session    string        `json:"session,omitempty"`
+	EnteredAt  time.Time     `json:"entered_at"`
+	Waited     time.Duration `json:"waited_ns"`
+	Ahead      int           `json:"ahead"`  // estimate, when it came, of how many went before it
+	Queued     int           `json:"queued"` // in the pool, when it came
+
+	// What held it last while it waited, and what the pool was like when it was
+	// decided.
+	Held       Hold    `json:"held,omitempty"`
+	Saturation float64 `json:"saturation"`
+	Ceiling    float64 `json:"ceiling"`
+
+	Refused Reason `json:"refused,omitempty"` // empty when it was dispatched
+
+	InputTokens  int            `json:"input_tokens"`
+	CachedTokens int            `json:"cached_tokens"` // expected on the endpoint that was picked
+	Considered   int            `json:"considered"`    // endpoints that could take it
+	Left         map[string]int `json:"left_out"`      // endpoints by the filter or condition that left them out
+	Candidates   []Candidate    `json:"candidates"`    // best first, at most MaxCandidates
+	Endpoint     string         `json:"endpoint,omitempty"`
+	Why          string         `json:"why"` // in one sentence, for people
+}
+
+// MaxCandidates is how many candidates a Decision keeps.
+const MaxCandidates = 8
+
+// Candidate is an endpoint that could have taken the request.
+type Candidate struct {
+	Endpoint     string  `json:"endpoint"`
+	Score        float64 `json:"score"` // weighted sum
+	Scores       []Score `json:"scores"`
+	CachedTokens int     `json:"cached_tokens"`
+	Live         int     `json:"live"`
+}
+
+// Score is what one scorer said.
+type Score struct {
+	Scorer string  `json:"scorer"`
+	Value  float64 `json:"value"`
+	Weight float64 `json:"weight"`
+}
+
+// Hold is what a waiting request waits for.
+type Hold string
+
+// The holds.
+const (
+	HeldByOrder      Hold = "order"        // others go first
+	HeldByCeiling    Hold = "ceiling"      // the pool is as full as the band may make it
+	HeldByEndpoints  Hold = "endpoints"    // no endpoint has room
+	HeldByNoEndpoint Hold = "no_endpoints" // there is none
+)
+
+// Position is where a waiting request stands. It names nobody else.
+type Position struct {
+	Ahead    int           // estimate of how many go before it
+	Expected time.Duration // until it is dispatched, at the present rate; 0 when unknown
+	Waited   time.Duration
+	Hold     Hold
+}
