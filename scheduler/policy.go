@@ -142,6 +142,7 @@ type Filter struct {
 	Kind     string
 	Label    string
 	Values   []string
+	NoLabel  bool // whether one without the label passes too
 	Detector Detector
 	// prefix-cache-affinity-filter (0.80, 18 s, 15,928 tokens/s)
 	MinScore   float64
@@ -157,7 +158,8 @@ type Scorer struct {
 
 	Threshold         float64 // load-aware-scorer (128), token-load-scorer (4194304), active-request-scorer (idle: 0)
 	MaxBusyScore      float64 // active-request-scorer (1)
-	MatchLengthWeight bool    // prefix-cache-scorer
+	MatchLengthWeight float64 // prefix-cache-scorer: part of the score that goes by the match's length (0) and not by its share
+	MatchLengthTokens int     // and the length that is scored 1 (8,192)
 }
 
 // WorkScorer is Weir's own: it rates an endpoint by the prefill work that
