@@ -140,12 +140,17 @@ func (q *queues) push(b *band, f *flow, w *waiter) {
 	q.queued++
 }
 
-// next returns the waiter whose turn it is, or nil.
-func (q *queues) next() *waiter {
+// next returns the waiter whose turn it is, or nil. It changes nothing. The
+// search ends at the first band that may not fill the pool further, even if
+// nothing waits in it: what is held back for a band is not for lower ones.
+func (q *queues) next(ceiling func(b *band) bool) *waiter {
 	if q.queued == 0 {
 		return nil
 	}
 	for _, b := range q.bands {
+		if !ceiling(b) {
+			return nil
+		}
 		if len(b.backlog) > 0 {
 			return b.backlog[0].head
 		}

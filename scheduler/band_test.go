@@ -44,7 +44,7 @@ func TestFlowsThatWereServedTheSameTakeTurns(t *testing.T) {
 	}
 	turns := map[string]int{}
 	for n := 1; q.queued > 0; n++ {
-		w := q.next()
+		w := q.next(func(*band) bool { return true })
 		f := w.flow
 		q.remove(w)
 		b.charge(f, 0) // requests that cost nothing, so that only turns tell flows apart

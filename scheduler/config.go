@@ -46,6 +46,12 @@ type Config struct {
 
 	Profile Profile // which endpoint takes a request
 
+	// Decisions is how many decisions are remembered (4,096); a negative number
+	// remembers none.
+	Decisions int
+	// Seed is where chance begins, so that a run can be repeated; 0 takes 1.
+	Seed uint64
+
 	// Breaker takes an endpoint out that keeps failing.
 	Breaker Breaker
 	// OverloadPause is how long an endpoint rests that said it is full (500 ms,
@@ -94,5 +100,7 @@ func (c Config) withDefaults() Config {
 	c.Breaker.Backoff = cmp.Or(c.Breaker.Backoff, time.Second)
 	c.Breaker.MaxBackoff = cmp.Or(c.Breaker.MaxBackoff, 30*time.Second)
 	c.OverloadPause = cmp.Or(c.OverloadPause, 500*time.Millisecond)
+	c.Decisions = cmp.Or(c.Decisions, 4096)
+	c.Seed = cmp.Or(c.Seed, 1)
 	return c
 }

@@ -22,10 +22,15 @@ type Embedded struct {
 	queues    queues
 	fleet     fleet
 	drain     drain
-	populated bool        // whether there is an endpoint to wait for
-	changed   time.Time   // when populated last changed
-	wake      *time.Timer // runs when a backoff ends for which something waits
-	spare     []*waiter   // to be reused: a waiter has a channel and a timer
+	ring      ring
+	given     []Endpoint // as they were set
+	cycle     cycle
+	admit     func(*band) bool // is admits
+	picked    []*endpoint      // of the last pick
+	populated bool             // whether there is an endpoint to wait for
+	changed   time.Time        // when populated last changed
+	wake      *time.Timer      // runs when a backoff ends for which something waits
+	spare     []*waiter        // to be reused: a waiter has a channel and a timer
 	closed    bool
 }
 
@@ -41,7 +46,9 @@ func New(cfg Config, now func() time.Time) *Embedded {
 	if now == nil {
 		now = time.Now
 	}
-	e := &Embedded{cfg: cfg.withDefaults(), now: now}
+	e := &Embedded{now: now}
+	e.admit = e.admits
+	e.configure(cfg)
 	e.wake = time.AfterFunc(time.Hour, e.tick)
 	e.wake.Stop()
 	return e
@@ -82,22 +89,23 @@ func (e *Embedded) enter(r *Request) (*lease, *waiter, *Refusal) {
 	b := e.queues.band(r.Flow.Band)
 	f := b.flow(r.Flow.FairnessID, r.Weight)
 	if e.queues.queued == 0 {
-		p, again := e.fleet.pick(r.Exclude, now)
-		if p != nil {
-			b.lift(f)
-			return e.grant(p, b, f, r, 0, now), nil, nil
+		if l := e.direct(b, f, r, now); l != nil {
+			return l, nil, nil
 		}
-		e.wakeAt(again, now)
 	}
-	if reason, full := e.full(b, f); full {
-		return nil, nil, e.refuse(b, f, reason, now)
-	}
+	came := arrival{at: now, queued: e.queues.queued, ahead: e.queues.ahead(b, f)}
 	deadline := e.deadline(r.TTL, now)
-	if !deadline.IsZero() && !now.Before(deadline) {
-		return nil, nil, e.refuse(b, f, e.timeout(), now)
+	reason, refused := e.full(b, f)
+	if !refused && !deadline.IsZero() && !now.Before(deadline) {
+		reason, refused = e.timeout(), true
+	}
+	if refused {
+		e.refused(r, came, "", reason, now)
+		return nil, nil, e.refuse(b, f, reason, now)
 	}
 	w := e.waiter()
 	w.request, w.entered, w.queuedAt = *r, now, r.QueuedAt
+	w.came, w.held = came, HeldByOrder
 	if w.queuedAt.IsZero() || w.queuedAt.After(now) {
 		w.queuedAt = now
 	}
@@ -143,8 +151,7 @@ func (e *Embedded) cancel(w *waiter, refusal *Refusal) {
 	e.mu.Lock()
 	l := w.lease
 	if w.flow != nil {
-		w.band.refused[refusal.Reason]++
-		e.queues.remove(w)
+		e.drop(w, refusal, e.now())
 	}
 	w.refusal = refusal
 	e.mu.Unlock()
@@ -168,7 +175,17 @@ func (e *Embedded) expire(w *waiter) bool {
 	f := w.flow
 	e.queues.remove(w)
 	w.refusal = e.refuse(w.band, f, e.timeout(), now)
+	e.refused(&w.request, w.came, w.held, w.refusal.Reason, now)
 	return true
+}
+
+// drop takes a waiter out that leaves for a reason of its own or of the whole
+// scheduler.
+func (e *Embedded) drop(w *waiter, refusal *Refusal, now time.Time) {
+	w.band.refused[refusal.Reason]++
+	e.queues.remove(w)
+	w.refusal = refusal
+	e.refused(&w.request, w.came, w.held, refusal.Reason, now)
 }
 
 // leave returns the waiter's answer and keeps the waiter for reuse.
@@ -183,71 +200,6 @@ func (e *Embedded) leave(w *waiter) (Lease, error) {
 	return l, nil
 }
 
-// dispatch sends who waits, in order, while an endpoint has room.
-func (e *Embedded) dispatch(now time.Time) {
-	for w := e.queues.next(); w != nil; w = e.queues.next() {
-		p, again := e.fleet.pick(w.request.Exclude, now)
-		if p == nil {
-			e.wakeAt(again, now)
-			return
-		}
-		b, f := w.band, w.flow
-		e.queues.remove(w)
-		w.lease = e.grant(p, b, f, &w.request, now.Sub(w.entered), now)
-		w.done <- struct{}{}
-	}
-	e.wake.Stop()
-}
-
-// wakeAt sets the timer for an endpoint that will have room by itself.
-func (e *Embedded) wakeAt(again, now time.Time) {
-	if again.IsZero() {
-		e.wake.Stop()
-		return
-	}
-	e.wake.Reset(again.Sub(now))
-}
-
-func (e *Embedded) tick() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.closed {
-		e.dispatch(e.now())
-	}
-}
-
-// SetEndpoints replaces the pool's endpoints without touching the queue: those
-// that stay keep their leases and health, new ones begin with unknown health,
-// and removed ones finish what runs on them.
-func (e *Embedded) SetEndpoints(endpoints []Endpoint) {
-	e.change(func() { e.fleet.set(endpoints, e.cfg.MaxConcurrency) })
-}
-
-// SetHealth tells what a probe found. An id that the pool lacks is ignored:
-// the endpoint was removed while it was probed.
-func (e *Embedded) SetHealth(id string, h Health) {
-	e.change(func() {
-		if p := e.fleet.byID[id]; p != nil {
-			p.probed(h)
-		}
-	})
-}
-
-// change alters the endpoints, then does what follows from it for the queue.
-func (e *Embedded) change(alter func()) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	now := e.now()
-	alter()
-	if populated := e.fleet.populated(); populated != e.populated {
-		e.populated, e.changed = populated, now
-		e.queues.each(func(w *waiter) { w.limit(e.deadlineOf(w), now) })
-	}
-	if !e.closed {
-		e.dispatch(now)
-	}
-}
-
 // Close refuses all that waits and all that comes. Leases that are live go on
 // and are still to be ended. It may be called again.
 func (e *Embedded) Close() {
@@ -255,10 +207,9 @@ func (e *Embedded) Close() {
 	defer e.mu.Unlock()
 	e.closed = true
 	e.wake.Stop()
+	now := e.now()
 	e.queues.each(func(w *waiter) {
-		e.queues.remove(w)
-		w.band.refused[ShuttingDown]++
-		w.refusal = &Refusal{Reason: ShuttingDown, RetryAfter: minRetryAfter}
+		e.drop(w, &Refusal{Reason: ShuttingDown, RetryAfter: minRetryAfter}, now)
 		w.done <- struct{}{}
 	})
 }

@@ -11,6 +11,7 @@ type endpoint struct {
 	Endpoint
 	condition
 
+	load    Load     // what it last said of itself; zero: nothing
 	targets []Target // what its leases hand out; shared, so never changed
 	live    map[*lease]struct{}
 }

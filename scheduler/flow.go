@@ -15,6 +15,8 @@ type waiter struct {
 	entered  time.Time // when this attempt began to wait
 	deadline time.Time // zero: none
 	timer    *time.Timer
+	came     arrival // what it met when it came
+	held     Hold    // what held it last
 
 	done    chan struct{} // one token once lease or refusal is set by another
 	lease   *lease

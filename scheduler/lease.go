@@ -107,8 +107,9 @@ func (e *Embedded) proved(l *lease) {
 	e.dispatch(e.now())
 }
 
-// grant gives w's request the endpoint.
-func (e *Embedded) grant(p *endpoint, b *band, f *flow, r *Request, waited time.Duration, now time.Time) *lease {
+// grant gives the request the endpoint that was chosen for it.
+func (e *Embedded) grant(c choice, b *band, f *flow, r *Request, came arrival, held Hold, now time.Time) *lease {
+	p := c.endpoints[0]
 	l := &lease{
 		scheduler: e, endpoint: p, band: b, flow: f,
 		request:   leased{body: r.Body, inputTokens: r.InputTokens},
@@ -118,7 +119,12 @@ func (e *Embedded) grant(p *endpoint, b *band, f *flow, r *Request, waited time.
 	p.live[l] = struct{}{}
 	p.began(l)
 	b.dispatched++
-	b.waited += waited
+	b.waited += now.Sub(came.at)
 	e.drain.dispatched(now)
+	if d := e.ring.add(); d != nil {
+		d.begin(r, came, now)
+		d.held, d.saturation, d.ceiling = held, e.cycle.saturation, e.cycle.ceiling
+		d.chose(c)
+	}
 	return l
 }
