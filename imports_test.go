@@ -37,7 +37,8 @@ func allowedImports() map[string][]string {
 		"gateway/admission/admissiontest": {
 			"gateway/admission",
 		},
-		"bench": {"migrations", "migrations/pgserver"},
+		"bench":        {"migrations", "migrations/pgserver"},
+		"bench/replay": {"scheduler"},
 	}
 }
 

@@ -1,0 +1,138 @@
+// Command replay measures Weir's scheduler in virtual time: it replays traces
+// of real requests, and sessions of agents that it generates, against simulated
+// engines, under Weir's policies and those that it is compared with.
+//
+// One cell takes a second or two:
+//
+//	go run ./bench/replay -trace ../shared/traces/mooncake_conversation_trace.jsonl.gz -endpoints 8 -blocks 4000 -policy ours,round-robin
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	withBubbles(func(b bubbles) {
+		if err := realMain(ctx, b, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+			fmt.Fprintln(os.Stderr, "replay:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	})
+}
+
+// options are the command's flags.
+type options struct {
+	trace     string
+	policies  string
+	endpoints int
+	blocks    int
+	speed     float64
+	requests  int
+}
+
+func realMain(ctx context.Context, b bubbles, args []string, stdout, stderr io.Writer) error {
+	var o options
+	flags := flag.NewFlagSet("replay", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&o.trace, "trace", "", "file in Mooncake's format, gzipped or not")
+	flags.StringVar(&o.policies, "policy", "all", "policies to compare, with commas between: "+strings.Join(names(policies()), ", ")+"; or shared, one cache as large as all together; or all")
+	flags.IntVar(&o.endpoints, "endpoints", 8, "engines")
+	flags.IntVar(&o.blocks, "blocks", 4000, "cache blocks of 512 tokens of each engine; 0: no bound")
+	flags.Float64Var(&o.speed, "speed", 1, "how much faster than recorded the requests come")
+	flags.IntVar(&o.requests, "requests", 0, "only so many of the first requests; 0: all")
+	flags.Usage = func() {
+		fmt.Fprint(stderr, "usage: go run ./bench/replay -trace FILE [flags]\n\nOne cell, in about a second:\n\n"+
+			"  go run ./bench/replay -trace ../shared/traces/mooncake_conversation_trace.jsonl.gz -endpoints 8 -blocks 4000 -policy ours\n\n")
+		flags.PrintDefaults()
+	}
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	if o.endpoints < 1 || o.blocks < 0 || o.speed <= 0 {
+		return errors.New("-endpoints and -speed must be positive, -blocks not negative")
+	}
+	return o.compare(ctx, b, stdout)
+}
+
+func names(all []policy) (out []string) {
+	for _, p := range all {
+		out = append(out, p.name)
+	}
+	return out
+}
+
+// compare runs one trace under the policies that were asked for.
+func (o options) compare(ctx context.Context, b bubbles, stdout io.Writer) error {
+	if o.trace == "" {
+		return errors.New("-trace is missing")
+	}
+	t, err := readTrace(o.trace)
+	if err != nil {
+		return err
+	}
+	if o.requests > 0 {
+		t = t[:min(o.requests, len(t))]
+	}
+	cells, err := o.cells(t.faster(o.speed))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "%d requests, %d engines x %d blocks, %gx speed; order alone: unlimited %.1f %%, one shared cache %.1f %%, round-robin %.1f %%\n",
+		len(t), o.endpoints, o.blocks, o.speed, 100*inOrder(t, 1, 0), 100*inOrder(t, 1, o.endpoints*o.blocks), 100*inOrder(t, o.endpoints, o.blocks))
+	fmt.Fprintf(stdout, "%-14s %7s %12s %9s %9s %8s %9s %9s %7s %7s %6s\n", "policy", "hits", "uncached", "TTFT p50", "p95", "ITL p95", "req/s", "tok/s", "whole", "10 s", "wall")
+	for _, c := range cells {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		began := time.Now()
+		r, err := c.run(b)
+		if err != nil {
+			return err
+		}
+		requests, tokens := r.throughput()
+		whole, windowed := r.balance()
+		fmt.Fprintf(stdout, "%-14s %6.2f%% %12d %9s %9s %8s %9.2f %9.0f %7.3f %7.2f %6s", c.policy.name, 100*r.hitRate(), r.uncached(),
+			ms(r.ttft("", .5)), ms(r.ttft("", .95)), ms(r.itl("all", .95)), requests, tokens, whole, windowed, time.Since(began).Round(10*time.Millisecond))
+		for reason, n := range r.refused {
+			fmt.Fprintf(stdout, "  %d %s", n, reason)
+		}
+		fmt.Fprintln(stdout)
+	}
+	return nil
+}
+
+func ms(d time.Duration) string { return d.Round(time.Millisecond).String() }
+
+// cells are the setups of one comparison.
+func (o options) cells(w workload) ([]setup, error) {
+	wanted := strings.Split(o.policies, ",")
+	all := append(policies(), policy{name: "shared", build: leastLoaded().build})
+	for _, name := range wanted {
+		if name != "all" && !slices.Contains(names(all), name) {
+			return nil, fmt.Errorf("no policy %q: there are %s", name, strings.Join(names(all), ", "))
+		}
+	}
+	var out []setup
+	for _, p := range all {
+		if slices.Contains(wanted, "all") || slices.Contains(wanted, p.name) {
+			out = append(out, setup{workload: w, engines: fleetOf(o.endpoints, standard(o.blocks)), policy: p, shared: p.name == "shared"})
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"slices"
+	"time"
+
+	"weir/scheduler"
+)
+
+// window is the stretch over which balance and shares are measured.
+const window = 10 * time.Second
+
+// record is one request that ended.
+type record struct {
+	*request
+	engine                          int
+	granted, submitted, first, over time.Duration
+	hits, cached                    int // blocks, tokens
+}
+
+func (r record) ttft() time.Duration { return r.first - r.at }
+
+// result is what happened in a run.
+type result struct {
+	records  []record
+	refused  map[scheduler.Reason]int
+	gaps     map[string]map[time.Duration]int // between tokens, in tokens, by class and length
+	computed [][]int                          // prompt tokens, by window and engine
+	span     time.Duration
+	busy     []time.Duration // by engine
+	engines  int
+}
+
+func newResult(engines int) result {
+	return result{refused: map[scheduler.Reason]int{}, gaps: map[string]map[time.Duration]int{}, engines: engines}
+}
+
+func (r *result) refuse(_ *request, reason scheduler.Reason) { r.refused[reason]++ }
+
+func (r *result) add(engine int, j *job, granted, now time.Duration) {
+	r.records = append(r.records, record{
+		request: j.request, engine: engine, granted: granted, submitted: j.submitted,
+		first: j.first, over: now, hits: j.hits, cached: j.cached,
+	})
+}
+
+// gap counts the time between two tokens, to a hundredth of it.
+func (r *result) gap(class string, gap time.Duration, tokens int) {
+	if r.gaps[class] == nil {
+		r.gaps[class] = map[time.Duration]int{}
+	}
+	unit := time.Millisecond / 10
+	r.gaps[class][gap.Round(unit)] += tokens
+}
+
+func (r *result) worked(engine int, at time.Duration, tokens int) {
+	w := int(at / window)
+	for len(r.computed) <= w {
+		r.computed = append(r.computed, make([]int, r.engines))
+	}
+	r.computed[w][engine] += tokens
+}
+
+// hitRate is the part of all prompts' blocks that were found.
+func (r *result) hitRate() float64 {
+	hits, all := 0, 0
+	for _, x := range r.records {
+		hits += x.hits
+		all += len(x.blocks)
+	}
+	return ratio(hits, all)
+}
+
+// uncached is how many prompt tokens were computed.
+func (r *result) uncached() (tokens int) {
+	for _, x := range r.records {
+		tokens += x.input - x.cached
+	}
+	return tokens
+}
+
+func ratio[N int | time.Duration](a, b N) float64 {
+	if b == 0 {
+		return 0
+	}
+	return float64(a) / float64(b)
+}
+
+// ttft is a quantile of the time to first token of a class; "" is all.
+func (r *result) ttft(class string, q float64) time.Duration {
+	var all []time.Duration
+	for _, x := range r.records {
+		if class == "" || x.class == class {
+			all = append(all, x.ttft())
+		}
+	}
+	return quantile(all, q)
+}
+
+// itl is a quantile of the time between two tokens of a class.
+func (r *result) itl(class string, q float64) time.Duration {
+	gaps := r.gaps[class]
+	lengths, tokens := make([]time.Duration, 0, len(gaps)), 0
+	for d, n := range gaps {
+		lengths = append(lengths, d)
+		tokens += n
+	}
+	slices.Sort(lengths)
+	rank := int(q * float64(tokens))
+	for _, d := range lengths {
+		if rank -= gaps[d]; rank < 0 {
+			return d
+		}
+	}
+	return 0
+}
+
+func quantile(all []time.Duration, q float64) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return all[min(int(q*float64(len(all))), len(all)-1)]
+}
+
+// throughput is requests and tokens, prompt and answer, a second.
+func (r *result) throughput() (requests, tokens float64) {
+	n := 0
+	for _, x := range r.records {
+		n += x.input + x.output
+	}
+	return float64(len(r.records)) / r.span.Seconds(), float64(n) / r.span.Seconds()
+}
+
+// balance is how much more uncached prompt tokens the most loaded engine was
+// sent than the mean: over the whole run, and in the windows, each weighted by
+// what came in it.
+func (r *result) balance() (whole, windowed float64) {
+	total := make([]int, r.engines)
+	windows := map[time.Duration][]int{}
+	for _, x := range r.records {
+		w := x.submitted / window
+		if windows[w] == nil {
+			windows[w] = make([]int, r.engines)
+		}
+		windows[w][x.engine] += x.input - x.cached
+		total[x.engine] += x.input - x.cached
+	}
+	most, all := 0, 0
+	for _, w := range windows {
+		most += slices.Max(w)
+		all += sum(w)
+	}
+	return ratio(slices.Max(total)*r.engines, sum(total)), ratio(most*r.engines, all)
+}
+
+func sum(all []int) (n int) {
+	for _, x := range all {
+		n += x
+	}
+	return n
+}
