@@ -65,6 +65,7 @@ func (f failure) write(w http.ResponseWriter) error {
 	if f.retryAfter > 0 {
 		setRetryAfter(h, f.retryAfter)
 	}
+	setQueue(h, f.band, f.queued)
 	if f.final {
 		h.Set("X-Should-Retry", "false")
 	}
@@ -84,6 +85,15 @@ func setRetryAfter(h http.Header, d time.Duration) {
 	ms := (d + time.Millisecond - 1).Milliseconds()
 	h.Set("Retry-After", strconv.FormatInt((ms+999)/1000, 10))
 	h.Set("Retry-After-Ms", strconv.FormatInt(ms, 10))
+}
+
+// setQueue tells how long a request waited, and where; nothing of one that
+// never came to a queue.
+func setQueue(h http.Header, band string, waited time.Duration) {
+	if band != "" {
+		h.Set(headerBand, band)
+		h.Set(headerQueue, strconv.FormatInt(waited.Milliseconds(), 10))
+	}
 }
 
 // setLimit tells what the caller may still do, where a limit applies.

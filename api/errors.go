@@ -123,6 +123,8 @@ type failure struct {
 	cause      gateway.Cause
 	retryAfter time.Duration
 	limit      gateway.LimitState
+	band       string // in which it waited; empty: it never came that far
+	queued     time.Duration
 }
 
 // failureOf finds the row of an error and puts in what the error itself knows.
@@ -140,7 +142,7 @@ func (s *Server) failureOf(err error) failure {
 	if !known {
 		row = s.answers[gateway.Internal]
 	}
-	f := failure{answer: row, cause: e.Cause, retryAfter: e.RetryAfter, limit: e.Limit}
+	f := failure{answer: row, cause: e.Cause, retryAfter: e.RetryAfter, limit: e.Limit, band: e.Band, queued: e.QueueTime}
 	if e.Message != "" {
 		f.message = e.Message
 	}

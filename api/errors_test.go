@@ -187,8 +187,11 @@ func TestErrorsBringTheirOwnWords(t *testing.T) {
 		}
 	}
 	final := httptest.NewRecorder()
-	if err := h.server.failureOf(&gateway.Error{Cause: gateway.TotalLimit}).write(final); err != nil {
+	if err := h.server.failureOf(&gateway.Error{Cause: gateway.TotalLimit, Band: "batch", QueueTime: 1500 * time.Millisecond}).write(final); err != nil {
 		t.Fatal(err)
+	}
+	if final.Header().Get("X-Weir-Band") != "batch" || final.Header().Get("X-Weir-Queue-Ms") != "1500" || w.Header()["X-Weir-Queue-Ms"] != nil {
+		t.Errorf("where it waited is not told, or told of one that never did: %v, %v", final.Header(), w.Header())
 	}
 	if final.Header().Get("X-Should-Retry") != "false" || final.Header().Get("Retry-After") != "" {
 		t.Errorf("a hopeless retry is not discouraged: %v", final.Header())

@@ -45,10 +45,7 @@ func (k *sink) Begin(head gateway.Head) error {
 		h.Set(headerType, jsonType)
 		h.Set(headerCache, "no-store")
 	}
-	h.Set(headerQueue, strconv.FormatInt(head.QueueTime.Milliseconds(), 10))
-	if head.Band != "" {
-		h.Set(headerBand, head.Band)
-	}
+	setQueue(h, head.Band, head.QueueTime)
 	if names := headerList(k.ignored); names != "" {
 		h.Set(headerIgnored, names)
 	}

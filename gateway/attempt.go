@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -123,7 +122,7 @@ func (x *exchange) post(ctx context.Context, w *watch, d *delivery) (*http.Respo
 		w.wait(ConnectFailed, x.times.Connect)
 		resp, err := x.g.engines.post(ctx, d, destination{
 			target: target, endpoint: endpointOf(x.pool, target.Endpoint), path: x.call.Operation.Path(),
-			accept: accept, requestID: x.call.ID + "." + strconv.Itoa(x.attempts),
+			accept: accept, requestID: attemptID(x.call.ID, x.attempts),
 		}, x.lease.Body())
 		switch {
 		case err == nil:

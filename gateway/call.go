@@ -48,9 +48,22 @@ type Call struct {
 	QueueTTL        time.Duration // from x-weir-queue-ttl; 0 when absent
 	ReceivedAt      time.Time
 
-	// Sent is called when Fields is not needed any more, at the latest with the
-	// first bytes of a stream: one that goes on for minutes need not keep its
-	// prompt. It may never be called; nil is fine.
+	// Prompt is the part of Fields that becomes the prompt, in the order in
+	// which a chat template puts it: the tools, then the messages (or the prompt
+	// or input). It shares Fields' memory.
+	Prompt [2][]byte
+	// Session names the chain that the call continues, within its tenant, and
+	// Turn says which of its turns this is, from 1. Both come from our own
+	// records; "" and 0 when there is none.
+	Session string
+	Turn    int
+	// Affinity is the caller's hint that calls with the same one share a prefix
+	// (prompt_cache_key), within its tenant; "" when none.
+	Affinity string
+
+	// Sent is called when Fields and Prompt are not needed any more, at the
+	// latest with the first bytes of a stream: one that goes on for minutes need
+	// not keep its prompt. It may never be called; nil is fine.
 	Sent func()
 }
 

@@ -51,6 +51,8 @@ type Error struct {
 	Param      string        // the caller's field at fault, if one is
 	RetryAfter time.Duration // 0 when unknown
 	Limit      LimitState    // for rate limits
+	Band       string        // in which the exchange waited; empty: it never came that far
+	QueueTime  time.Duration // spent in the scheduler's queue
 	Err        error         // for the operator, never shown
 }
 

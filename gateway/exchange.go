@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -212,49 +211,6 @@ func (x *exchange) admit(ctx context.Context) *Error {
 	default:
 		return &Error{Cause: RateLimited, RetryAfter: v.Retry, Limit: x.limit}
 	}
-}
-
-// schedule waits for an endpoint. A retry goes to the head of its flow.
-func (x *exchange) schedule(ctx context.Context) *Error {
-	p, begin := x.call.Principal, time.Now()
-	request := scheduler.Request{
-		ID:           x.call.ID + "." + strconv.Itoa(x.attempts+1),
-		Flow:         scheduler.Flow{FairnessID: p.FairnessID, Band: x.priority},
-		Weight:       p.Plan.Weight,
-		Body:         x.body,
-		CacheSalt:    x.salt,
-		InputTokens:  int(x.meter.prompt),
-		OutputTokens: x.outputBound(),
-		QueuedAt:     x.queuedAt,
-		TTL:          x.call.QueueTTL,
-		Exclude:      x.exclude,
-	}
-	lease, err := x.queue.Schedule(ctx, request)
-	x.queued += time.Since(begin)
-	if x.queuedAt.IsZero() {
-		x.queuedAt = begin
-	}
-	var refusal *scheduler.Refusal
-	switch {
-	case err == nil:
-		x.lease, x.attempts = lease, x.attempts+1
-		return nil
-	case ctx.Err() != nil:
-		return ended(ctx)
-	case errors.As(err, &refusal):
-		return &Error{Cause: refusalCause(refusal.Reason), RetryAfter: refusal.RetryAfter, Err: err}
-	default:
-		return &Error{Cause: Internal, Err: err}
-	}
-}
-
-// outputBound is the most that the engine may generate; 0 when unknown.
-func (x *exchange) outputBound() int {
-	n := x.call.MaxTokens
-	if n == 0 {
-		n = x.model.MaxOutput
-	}
-	return n * max(x.call.Choices, 1)
 }
 
 // ended says why the exchange's context did.

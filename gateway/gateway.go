@@ -122,6 +122,9 @@ func (g *Gateway) Run(ctx context.Context, c Call, sink Sink) (err error) {
 		if failure == nil {
 			return
 		}
+		if !x.queuedAt.IsZero() {
+			failure.Band, failure.QueueTime = x.band, x.queued
+		}
 		_ = x.finish(ctx, failure) // only a success can turn into a failure here
 		x.out.fail(failure)
 		err = failure

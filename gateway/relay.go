@@ -52,7 +52,7 @@ func (x *exchange) forget(d *delivery) {
 	if x.body == nil || !x.out.started() || !d.drop() {
 		return
 	}
-	x.body, x.call.Fields = nil, nil
+	x.body, x.call.Fields, x.call.Prompt = nil, nil, [2][]byte{}
 	if x.call.Sent != nil {
 		x.call.Sent()
 	}
@@ -64,7 +64,7 @@ func (x *exchange) rewriter() *rewriter {
 	if x.call.Tier != "" {
 		tier = string(x.tier)
 	}
-	return newRewriter(&x.meter, x.model.Name, engineName(x.model), tier, x.call.IncludeUsage)
+	return newRewriter(&x.meter, x.model.Name, engineName(x.model), tier, x.call.IncludeUsage, x.queued)
 }
 
 // burst passes on all whole events that have been read.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"encoding/json"
+	"time"
 
 	"github.com/tidwall/gjson"
 )
@@ -25,7 +26,8 @@ const (
 // show too much. The tier is noise where ours replaces the engine's.
 func (r *rewriter) isNoise(name []byte) bool {
 	switch string(name) {
-	case "prompt_token_ids", "token_ids", "prompt_logprobs", "kv_transfer_params", "matched_stop", "sglext":
+	case "prompt_token_ids", "token_ids", "prompt_logprobs", "kv_transfer_params", "matched_stop", "sglext",
+		"queue_time": // usage has our own
 		return true
 	case "service_tier":
 		return len(r.tier) > 0
@@ -43,6 +45,7 @@ type rewriter struct {
 	model []byte // public name as a JSON string
 	tier  []byte // `,"service_tier":"..."`; empty when the caller named none
 	usage bool   // the caller asked for the closing usage chunk
+	queue []byte // `"queue_time":...`, the last member of the usage that the caller sees
 	keep  bool   // nothing about the model member changes
 
 	old, new []byte // the model member as this engine writes it, and as we do
@@ -55,9 +58,9 @@ type rewriter struct {
 }
 
 // newRewriter makes the rewriter of one answer.
-func newRewriter(m *meter, public, engine, tier string, usage bool) *rewriter {
+func newRewriter(m *meter, public, engine, tier string, usage bool, queued time.Duration) *rewriter {
 	r := &rewriter{
-		meter: m, model: quoteJSON(public), usage: usage,
+		meter: m, model: quoteJSON(public), usage: usage, queue: queueMember(queued),
 		keep: public == engine && tier == "",
 	}
 	if tier != "" {
@@ -122,7 +125,7 @@ func (r *rewriter) document(out, p []byte) ([]byte, *Error) {
 	if u := usageMember(p); u.found() && p[u.value] == '{' {
 		r.meter.saw(p[u.value:u.end])
 	}
-	p = r.edit(p, usageStays)
+	p = r.edit(p, usageTimed)
 	return r.edits.apply(out, p), nil
 }
 

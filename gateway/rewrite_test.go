@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -21,11 +22,15 @@ func vllmChunk(text string, n int) string {
 const (
 	bare = `{"id":"c","object":"chat.completion.chunk","created":7,"model":"org/engine","choices":[{"index":0,"delta":{"content":"x"}}]%s}`
 	seen = `{"id":"c","object":"chat.completion.chunk","created":7,"model":"pub","choices":[{"index":0,"delta":{"content":"x"}}]%s}`
-	last = `{"id":"c","object":"chat.completion.chunk","created":7,"model":"org/engine","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}`
+	// How long the exchange of these tests waited, and what its usage says of it.
+	waited = 12500 * time.Microsecond
+	timed  = `,"queue_time":0.012500`
+	last   = `{"id":"c","object":"chat.completion.chunk","created":7,"model":"org/engine","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}`
 )
 
 func TestRewriterShowsTheCallerWhatItAskedFor(t *testing.T) {
 	t.Parallel()
+	const closed = `{"id":"c","object":"chat.completion.chunk","created":7,"model":"pub","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2` + timed + `}}`
 	with := func(form, tail string) string { return fmt.Sprintf(form, tail) }
 	tests := []struct {
 		name  string
@@ -60,16 +65,16 @@ func TestRewriterShowsTheCallerWhatItAskedFor(t *testing.T) {
 		{
 			"asked for usage, only the closing chunk has it", "", true,
 			[]string{with(bare, `,"usage":{"prompt_tokens":3,"completion_tokens":1}`), last},
-			[]string{with(seen, `,"usage":null`), strings.Replace(last, "org/engine", "pub", 1)},
+			[]string{with(seen, `,"usage":null`), closed},
 		},
-		{"asked for usage, an engine's null stays", "", true, []string{with(bare, `,"usage":null`), last}, []string{with(seen, `,"usage":null`), strings.Replace(last, "org/engine", "pub", 1)}},
-		{"asked for usage, exactly one chunk has it", "", true, []string{with(bare, ""), last, last}, []string{with(seen, ""), strings.Replace(last, "org/engine", "pub", 1)}},
+		{"asked for usage, an engine's null stays", "", true, []string{with(bare, `,"usage":null`), last}, []string{with(seen, `,"usage":null`), closed}},
+		{"asked for usage, exactly one chunk has it", "", true, []string{with(bare, ""), last, last}, []string{with(seen, ""), closed}},
 		{
 			"asked for usage that came on a chunk with choices, a closing chunk is made", "", true,
 			[]string{with(bare, ""), `{"id":"c","model":"org/engine","choices":[{"index":0,"delta":{}}],"usage":{"prompt_tokens":3,"completion_tokens":2}}`},
 			[]string{
 				with(seen, ""), `{"id":"c","model":"pub","choices":[{"index":0,"delta":{}}],"usage":null}`,
-				`{"id":"c","object":"chat.completion.chunk","created":7,"model":"pub","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}`,
+				`{"id":"c","object":"chat.completion.chunk","created":7,"model":"pub","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2` + timed + `}}`,
 			},
 		},
 		{
@@ -77,8 +82,18 @@ func TestRewriterShowsTheCallerWhatItAskedFor(t *testing.T) {
 			[]string{with(bare, ""), with(bare, "")},
 			[]string{
 				with(seen, ""), with(seen, ""),
-				`{"id":"c","object":"chat.completion.chunk","created":7,"model":"pub","choices":[],"usage":{"prompt_tokens":0,"completion_tokens":2,"total_tokens":2}}`,
+				`{"id":"c","object":"chat.completion.chunk","created":7,"model":"pub","choices":[],"usage":{"prompt_tokens":0,"completion_tokens":2,"total_tokens":2` + timed + `}}`,
 			},
+		},
+		{
+			"the queue time is ours, whatever the engine says, and stands beside no noise", "", true,
+			[]string{with(bare, ""), `{"model":"org/engine","choices":[],"usage":{"prompt_tokens":3,"queue_time":99,"sglext":{"a":1}}}`},
+			[]string{with(seen, ""), `{"model":"pub","choices":[],"usage":{"prompt_tokens":3` + timed + `}}`},
+		},
+		{
+			"a usage of nothing but noise stays JSON", "", true,
+			[]string{`{"model":"org/engine","choices":[],"usage":{"queue_time":1,"sglext":2}}`},
+			[]string{`{"model":"pub","choices":[],"usage":{"queue_time":0.012500}}`},
 		},
 		{
 			"the tier served is told to who asked for one", "flex", false,
@@ -123,7 +138,7 @@ func TestRewriterShowsTheCallerWhatItAskedFor(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRewriter(&meter{}, "pub", "org/engine", tt.tier, tt.usage)
+			r := newRewriter(&meter{}, "pub", "org/engine", tt.tier, tt.usage, waited)
 			var out []byte
 			for _, in := range tt.in {
 				var err *Error
@@ -173,7 +188,7 @@ func TestRewriterTellsErrorsFromChunks(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := newRewriter(&meter{}, "pub", "org/engine", "", false).chunk(nil, []byte(tt.in))
+			_, err := newRewriter(&meter{}, "pub", "org/engine", "", false, waited).chunk(nil, []byte(tt.in))
 			var got Cause
 			if err != nil {
 				got = err.Cause
@@ -195,19 +210,19 @@ func TestRewriterEditsDocuments(t *testing.T) {
 		{
 			name:  "the name changes, the usage stays",
 			in:    `{"id":"c","model":"org/engine","choices":[{"message":{"content":"x"},"token_ids":null}],"service_tier":null,"usage":{"prompt_tokens":5,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":2},"completion_tokens_details":{"reasoning_tokens":1}},"kv_transfer_params":null}`,
-			want:  `{"id":"c","model":"pub","choices":[{"message":{"content":"x"}}],"service_tier":null,"usage":{"prompt_tokens":5,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":2},"completion_tokens_details":{"reasoning_tokens":1}}}`,
+			want:  `{"id":"c","model":"pub","choices":[{"message":{"content":"x"}}],"service_tier":null,"usage":{"prompt_tokens":5,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":2},"completion_tokens_details":{"reasoning_tokens":1}` + timed + `}}`,
 			usage: billing.Usage{InputUncached: 3, InputCached: 2, Output: 3, Reasoning: 1},
 		},
 		{
 			name: "the tier served replaces the engine's", tier: "default",
 			in:    `{"service_tier":"auto","model":"org/engine","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":0}}`,
-			want:  `{"model":"pub","service_tier":"default","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":0}}`,
+			want:  `{"model":"pub","service_tier":"default","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":0` + timed + `}}`,
 			usage: billing.Usage{InputUncached: 5},
 		},
 		{
 			name:  "embeddings have only a prompt",
 			in:    `{"object":"list","data":[{"embedding":[0.1,2]}],"model":"org/engine","usage":{"prompt_tokens":9,"total_tokens":9}}`,
-			want:  `{"object":"list","data":[{"embedding":[0.1,2]}],"model":"pub","usage":{"prompt_tokens":9,"total_tokens":9}}`,
+			want:  `{"object":"list","data":[{"embedding":[0.1,2]}],"model":"pub","usage":{"prompt_tokens":9,"total_tokens":9` + timed + `}}`,
 			usage: billing.Usage{InputUncached: 9},
 		},
 		{name: "cut JSON is no answer", in: `{"model":"org/engine","choices":[`, cause: UpstreamInvalid},
@@ -218,7 +233,7 @@ func TestRewriterEditsDocuments(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			m := &meter{}
-			out, err := newRewriter(m, "pub", "org/engine", tt.tier, false).document(nil, []byte(tt.in))
+			out, err := newRewriter(m, "pub", "org/engine", tt.tier, false, waited).document(nil, []byte(tt.in))
 			if err != nil {
 				if err.Cause != tt.cause {
 					t.Errorf("got %q, want %q", err.Cause, tt.cause)
@@ -240,10 +255,12 @@ func TestRewriterEditsDocuments(t *testing.T) {
 func FuzzChunk(f *testing.F) {
 	f.Add(vllmChunk("x", 1), true)
 	f.Add(last, false)
+	f.Add(`{"choices":[],"usage":{"queue_time":1}}`, true)
+	f.Add(`{"choices":[],"usage":{ } }`, true)
 	f.Add(`{"usage":1,"a":"\\","model":"org/engine","matched_stop":[{}]}`, false)
 	f.Add(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f"}}]}}]}`, true)
 	f.Fuzz(func(t *testing.T, in string, usage bool) {
-		r := newRewriter(&meter{}, "pub", "org/engine", "flex", usage)
+		r := newRewriter(&meter{}, "pub", "org/engine", "flex", usage, waited)
 		for range 2 { // the second one takes what was learnt from the first
 			out, err := r.chunk(nil, []byte(in))
 			if err != nil || len(out) == 0 || !json.Valid([]byte(in)) {
@@ -269,11 +286,11 @@ func FuzzTemplate(f *testing.F) {
 			return
 		}
 		var quick, slow meter
-		r := newRewriter(&quick, "pub", "org/engine", "flex", usage)
+		r := newRewriter(&quick, "pub", "org/engine", "flex", usage, waited)
 		if _, err := r.chunk(nil, []byte(first)); err != nil {
 			return
 		}
-		careful := newRewriter(&slow, "pub", "org/engine", "flex", usage)
+		careful := newRewriter(&slow, "pub", "org/engine", "flex", usage, waited)
 		_, _ = careful.chunk(nil, []byte(first))
 		careful.form = template{}
 		slow = quick
@@ -292,7 +309,7 @@ func FuzzTemplate(f *testing.F) {
 func TestChunksOfOneFormAreTakenByTemplate(t *testing.T) {
 	t.Parallel()
 	m := &meter{}
-	r := newRewriter(m, "pub", "org/engine", "", false)
+	r := newRewriter(m, "pub", "org/engine", "", false, waited)
 	for i := range 20 {
 		text := fmt.Sprintf("word \" %d", i)
 		out, err := r.chunk(nil, []byte(vllmChunk(text, i+1)))
@@ -359,7 +376,7 @@ func TestToolCallsInOneChunkAreSetApart(t *testing.T) {
 
 func BenchmarkChunk(b *testing.B) {
 	p, buf := []byte(vllmChunk("some words", 12)), make([]byte, 0, 1024)
-	r := newRewriter(&meter{}, "pub", "org/engine", "flex", false)
+	r := newRewriter(&meter{}, "pub", "org/engine", "flex", false, waited)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := r.chunk(buf[:0], p); err != nil {

@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"bytes"
+	"strconv"
+	"time"
 
 	"github.com/tidwall/gjson"
 )
@@ -11,6 +13,7 @@ type usageShown int
 
 const (
 	usageStays usageShown = iota
+	usageTimed            // with our queue time added
 	usageCut
 	usageNull
 	usageDropsChunk // it is all that the chunk has
@@ -34,7 +37,7 @@ func (r *rewriter) noteUsage(p []byte) usageShown {
 		if again || !r.usage {
 			return usageDropsChunk
 		}
-		return usageStays
+		return usageTimed
 	case !r.usage:
 		return usageCut
 	case counted:
@@ -51,6 +54,11 @@ func (r *rewriter) editUsage(p []byte, show usageShown) {
 	u := usageMember(p)
 	switch {
 	case !u.found():
+	case show == usageTimed:
+		if p[u.value] == '{' {
+			r.edits.overlap = r.edits.overlap || r.edits.within(u)
+			r.edits.add(appended(p, u, r.queue))
+		}
 	case show == usageCut:
 		r.edits.add(without(p, u))
 	case show == usageNull:
@@ -74,8 +82,33 @@ func (r *rewriter) closing(out []byte) []byte {
 	}
 	r.closed = true
 	out = append(append(out, "data: "...), r.head...)
-	out = append(append(out, choicesNone+","+usageKey...), r.meter.json()...)
+	out = append(append(out, choicesNone+","+usageKey...), r.timed(r.meter.json())...)
 	return append(out, "}\n\n"...)
+}
+
+// queueMember writes how long the exchange waited for capacity, in seconds.
+func queueMember(waited time.Duration) []byte {
+	return strconv.AppendFloat([]byte(`"queue_time":`), waited.Seconds(), 'f', 6, 64)
+}
+
+// timed adds the queue time to a usage object of its own.
+func (r *rewriter) timed(usage []byte) []byte {
+	r.edits.reset()
+	r.edits.cut(usage, r.isNoise)
+	usage = r.edits.apply(nil, usage)
+	r.edits.reset()
+	r.edits.add(appended(usage, span{end: len(usage)}, r.queue))
+	return r.edits.apply(nil, usage)
+}
+
+// appended is the splice that adds a member at the end of the object whose
+// place is s.
+func appended(p []byte, s span, member []byte) splice {
+	at := s.end - 1
+	if len(bytes.TrimSpace(p[s.value+1:at])) > 0 {
+		member = append([]byte{','}, member...)
+	}
+	return splice{from: at, to: at, with: member}
 }
 
 // learnHead keeps of the first chunk what a chunk of our own needs.

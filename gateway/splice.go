@@ -36,6 +36,12 @@ func (e *edits) add(s splice) {
 	e.list = slices.Insert(e.list, i, s)
 }
 
+// within reports whether any edit changes the member's value: whether it has
+// other members afterwards can't be told from p then.
+func (e *edits) within(s span) bool {
+	return slices.ContainsFunc(e.list, func(x splice) bool { return x.from >= s.value && x.to <= s.end })
+}
+
 // apply appends p with the edits done.
 func (e *edits) apply(out, p []byte) []byte {
 	at := 0

@@ -17,6 +17,12 @@ const (
 	FairnessProject = "project"
 )
 
+// Bounds of what a plan promises.
+const (
+	maxReserved   = 1_000_000_000 // tokens
+	maxTTFTMillis = 3_600_000     // an hour
+)
+
 // Validate joins all that is wrong with the plan's own values. Whether its
 // bands exist is the catalogue's question.
 func (p Plan) Validate() error {
@@ -50,6 +56,12 @@ func (p Plan) Validate() error {
 	}
 	if p.RetentionDays < 0 {
 		complain("retention_days: %d, want 0 or more", p.RetentionDays)
+	}
+	if p.ReservedTokens < 0 || p.ReservedTokens > maxReserved {
+		complain("reserved_tokens: %d, want 0 to %d", p.ReservedTokens, maxReserved)
+	}
+	if p.TTFTMillis < 0 || p.TTFTMillis > maxTTFTMillis {
+		complain("ttft_ms: %d, want 0 to %d", p.TTFTMillis, maxTTFTMillis)
 	}
 	return errors.Join(errs...)
 }
@@ -92,7 +104,7 @@ type Querier interface {
 // LoadPlans returns all plans by name.
 func LoadPlans(ctx context.Context, q Querier) (map[string]Plan, error) {
 	rows, err := q.Query(ctx, `
-		SELECT name, bands, weight, fairness, limits, key_limits, retention_days
+		SELECT name, bands, weight, fairness, limits, key_limits, retention_days, reserved_tokens, ttft_ms
 		  FROM plans`)
 	if err != nil {
 		return nil, fmt.Errorf("load plans: %w", err)
@@ -100,7 +112,7 @@ func LoadPlans(ctx context.Context, q Querier) (map[string]Plan, error) {
 	plans := make(map[string]Plan)
 	var p Plan
 	_, err = pgx.ForEachRow(rows,
-		[]any{&p.Name, &p.Bands, &p.Weight, &p.Fairness, &p.Limits, &p.KeyLimits, &p.RetentionDays},
+		[]any{&p.Name, &p.Bands, &p.Weight, &p.Fairness, &p.Limits, &p.KeyLimits, &p.RetentionDays, &p.ReservedTokens, &p.TTFTMillis},
 		func() error {
 			plans[p.Name] = p
 			p = Plan{}
@@ -124,13 +136,16 @@ func PutPlans(ctx context.Context, tx pgx.Tx, plans map[string]Plan) error {
 			return fmt.Errorf("plan %q: %w", name, err)
 		}
 		_, err := tx.Exec(ctx, `
-			INSERT INTO plans (name, bands, weight, fairness, limits, key_limits, retention_days)
-			VALUES ($1, $2, $3, $4, $5, $6, $7)
+			INSERT INTO plans (name, bands, weight, fairness, limits, key_limits, retention_days,
+			                   reserved_tokens, ttft_ms)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 			ON CONFLICT (name) DO UPDATE
 			   SET bands = excluded.bands, weight = excluded.weight, fairness = excluded.fairness,
-			       limits = excluded.limits, key_limits = excluded.key_limits, retention_days = excluded.retention_days
+			       limits = excluded.limits, key_limits = excluded.key_limits, retention_days = excluded.retention_days,
+			       reserved_tokens = excluded.reserved_tokens, ttft_ms = excluded.ttft_ms
 			 WHERE plans.* IS DISTINCT FROM excluded.*`,
-			p.Name, p.Bands, p.Weight, p.Fairness, p.Limits, p.KeyLimits, p.RetentionDays)
+			p.Name, p.Bands, p.Weight, p.Fairness, p.Limits, p.KeyLimits, p.RetentionDays,
+			p.ReservedTokens, p.TTFTMillis)
 		if err != nil {
 			return fmt.Errorf("store plan %q: %w", name, err)
 		}

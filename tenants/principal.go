@@ -56,6 +56,12 @@ type Plan struct {
 	Limits        Limits          `yaml:"limits" json:"limits"`                 // of the whole tenant
 	KeyLimits     Limits          `yaml:"key_limits" json:"key_limits"`         // of each key that has none of its own
 	RetentionDays int             `yaml:"retention_days" json:"retention_days"` // of stored responses; 0 stores nothing
+	// ReservedTokens is how many tokens of each pool the fairness ID gets at
+	// once while it wants them, whoever else waits in its band; 0 is none.
+	ReservedTokens int `yaml:"reserved_tokens" json:"reserved_tokens"`
+	// TTFTMillis is the time to first token that schedulers aim at, in
+	// milliseconds from when a request begins to wait; 0 is none.
+	TTFTMillis int `yaml:"ttft_ms" json:"ttft_ms"`
 }
 
 // Principal is who is calling, after authentication. It is an immutable

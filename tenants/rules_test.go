@@ -200,6 +200,7 @@ func TestPlanValidate(t *testing.T) {
 		{"no default band", func(p *Plan) { delete(p.Bands, TierDefault) }, []string{`the "default" tier needs a band`}},
 		{"a made-up tier", func(p *Plan) { p.Bands["gold"] = "standard" }, []string{`no tier "gold"`}},
 		{"a tier without a band", func(p *Plan) { p.Bands[TierFlex] = "" }, []string{`"flex" tier names no band`}},
+		{"promises are bounded", func(p *Plan) { p.ReservedTokens, p.TTFTMillis = -1, 3_600_001 }, []string{"reserved_tokens: -1", "ttft_ms: 3600001"}},
 		{"several at once", func(p *Plan) { p.Weight, p.Fairness, p.RetentionDays = 0, "user", -1 }, []string{"weight: 0", `fairness: "user"`, "retention_days: -1"}},
 		{"negative limits", func(p *Plan) { p.Limits.Concurrency, p.KeyLimits.TokensPerMinute = -1, -1 }, []string{"limits: a limit", "key_limits: a limit"}},
 		{"no name", func(p *Plan) { p.Name = "" }, []string{"name: want"}},

@@ -37,7 +37,7 @@ func standardPlans() map[string]tenants.Plan {
 	return map[string]tenants.Plan{
 		"standard": {
 			Bands:  map[tenants.Tier]string{tenants.TierDefault: "standard", tenants.TierFlex: "low"},
-			Weight: 2, Fairness: tenants.FairnessTenant, RetentionDays: 30,
+			Weight: 2, Fairness: tenants.FairnessTenant, RetentionDays: 30, ReservedTokens: 4000, TTFTMillis: 500,
 			Limits:    tenants.Limits{RequestsPerMinute: 600, Concurrency: 50},
 			KeyLimits: tenants.Limits{RequestsPerMinute: 60, Concurrency: 5},
 		},

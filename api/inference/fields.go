@@ -11,7 +11,11 @@ type member struct {
 	end   int
 	keep  bool
 	text  []byte // name and value; nil: as it came
+	to    span   // the value's place in the joined fields
 }
+
+// span is a part of the joined fields.
+type span struct{ from, to int }
 
 // edit replaces a span of the body.
 type edit struct {
@@ -59,7 +63,12 @@ func (p *parse) fields() []byte {
 		return nil
 	}
 	if whole {
-		return p.body[p.members[first].start:p.members[last].end]
+		from := p.members[first].start
+		for i := first; i <= last; i++ {
+			m := &p.members[i]
+			m.to = span{m.value - from, m.end - from}
+		}
+		return p.body[from:p.members[last].end]
 	}
 	for _, e := range p.edits {
 		size += len(e.with)
@@ -69,7 +78,8 @@ func (p *parse) fields() []byte {
 
 func (p *parse) join(out []byte) []byte {
 	edits := p.edits
-	for _, m := range p.members {
+	for i := range p.members {
+		m := &p.members[i]
 		for len(edits) > 0 && edits[0].from < m.start {
 			edits = edits[1:]
 		}
@@ -84,13 +94,26 @@ func (p *parse) join(out []byte) []byte {
 			continue
 		}
 		at := m.start
+		m.to.from = len(out) + m.value - m.start // a name is never edited
 		for len(edits) > 0 && edits[0].from < m.end {
 			out = append(append(out, p.body[at:edits[0].from]...), edits[0].with...)
 			at, edits = edits[0].to, edits[1:]
 		}
 		out = append(out, p.body[at:m.end]...)
+		m.to.to = len(out)
 	}
 	return out
+}
+
+// prompt finds the prompt in the joined fields, in the order in which a chat
+// template puts it.
+func (p *parse) prompt(fields []byte) (parts [2][]byte) {
+	for i, name := range [...]string{"tools", promptMember(p.in.Operation)} {
+		if m := p.find(name); m != nil && m.keep {
+			parts[i] = fields[m.to.from:m.to.to]
+		}
+	}
+	return parts
 }
 
 func (p *parse) alloc(n int) []byte {

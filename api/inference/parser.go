@@ -32,8 +32,8 @@ type Input struct {
 
 // Request is what a body says.
 type Request struct {
-	// Call lacks what the body doesn't tell: ID, ClientRequestID, QueueTTL
-	// and ReceivedAt. Its Fields may share memory with the input's Body and
+	// Call lacks what the body doesn't tell: ID, ClientRequestID, QueueTTL,
+	// ReceivedAt and the session. Its Fields may share memory with the input's Body and
 	// with what Alloc gave.
 	Call gateway.Call
 	// Ignored names what the caller sent and we don't use.
@@ -73,6 +73,7 @@ func (ps *Parser) Parse(in Input) (Request, error) {
 		return Request{}, problemOf(err, in.Body)
 	}
 	p.call.Fields = p.fields()
+	p.call.Prompt = p.prompt(p.call.Fields)
 	return Request{Call: p.call, Ignored: p.ignored}, nil
 }
 
@@ -199,14 +200,17 @@ func (p *parse) settle() {
 	p.settleFormat()
 }
 
-func required(op gateway.Operation) []string {
+func required(op gateway.Operation) []string { return []string{"model", promptMember(op)} }
+
+// promptMember is the member that holds what the model shall read.
+func promptMember(op gateway.Operation) string {
 	switch op {
 	case gateway.Completions:
-		return []string{"model", "prompt"}
+		return "prompt"
 	case gateway.Embeddings:
-		return []string{"model", "input"}
+		return "input"
 	default:
-		return []string{"model", "messages"}
+		return "messages"
 	}
 }
 
@@ -235,7 +239,7 @@ func (p *parse) settleLimits() {
 }
 
 // QueueTTL reads the x-weir-queue-ttl header: seconds, or a duration such as
-// "1m30s". It is a *Problem unless it is positive and at most a day.
+// "1m30s" or "500ms". It is a *Problem unless it is positive and at most a day.
 func QueueTTL(header string) (time.Duration, error) {
 	if header == "" {
 		return 0, nil
@@ -247,7 +251,7 @@ func QueueTTL(header string) (time.Duration, error) {
 	if err != nil || ttl <= 0 || ttl > 24*time.Hour {
 		return 0, &Problem{
 			Code: codeValue, Param: "x-weir-queue-ttl",
-			Message: "The header x-weir-queue-ttl must be a positive number of seconds or a duration such as 1m30s.",
+			Message: "The header x-weir-queue-ttl must be a positive number of seconds, or a duration such as 1m30s or 500ms, of at most 24h.",
 		}
 	}
 	return ttl, nil

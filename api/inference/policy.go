@@ -1,6 +1,9 @@
 package inference
 
-import "weir/gateway"
+import (
+	"weir/api/inference/jsonscan"
+	"weir/gateway"
+)
 
 // action is what becomes of a top-level member. A member that is null counts
 // as absent, except where it is required.
@@ -127,7 +130,7 @@ func chatRules() []rule {
 		{name: "store", action: take, read: (*parse).readStore},
 		{name: "verbosity", action: ignored},
 		{name: "prediction", action: ignored},
-		{name: "prompt_cache_key", action: ignored},
+		{name: "prompt_cache_key", action: take, read: func(p *parse) { p.call.Affinity = string(jsonscan.Unquote(p.readText(maxName))) }},
 		{name: "prompt_cache_options", action: ignored},
 		{name: "prompt_cache_retention", action: ignored},
 		{name: "audio", action: refused, why: "Models answer in text."},

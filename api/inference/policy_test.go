@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -176,6 +177,7 @@ func policyRows() []policyRow {
 			{value: `{"enable_thinking":{"a":1}}`, code: codeType, param: "chat_template_kwargs.enable_thinking"},
 		}, fails(codeType, "[]"))},
 		{"modalities", chatOnly, "", concat(dropped(`["text"]`), []fate{{value: `["text","audio"]`, code: codeUnsupported, param: "modalities[1]"}})},
+		{"prompt_cache_key", chatOnly, "", concat(dropped(`"agent-7"`, `""`), fails(codeType, `{}`), fails(codeStringLong, `"`+strings.Repeat("k", maxName+1)+`"`))},
 		{"store", chatOnly, "", concat(dropped("false"), named("store", "true"), fails(codeType, `"no"`))},
 
 		{"logprobs", complOnly, "", concat(passes("0", "5"), fails(codeIntegerAbove, "21"), fails(codeType, "true"))},
@@ -186,7 +188,7 @@ func policyRows() []policyRow {
 		{"encoding_format", embedOnly, "", concat(passes(`"float"`, `"base64"`), fails(codeUnsupported, `"hex"`))},
 		{"dimensions", embedOnly, "", concat(passes("256"), fails(codeIntegerBelow, "0"))},
 	}
-	for _, name := range []string{"verbosity", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"} {
+	for _, name := range []string{"verbosity", "prediction", "prompt_cache_options", "prompt_cache_retention"} {
 		rows = append(rows, policyRow{name, chatOnly, "", named(name, `"x"`, `{}`)})
 	}
 	for _, name := range []string{"audio", "web_search_options", "moderation", "functions", "function_call"} {
@@ -325,6 +327,81 @@ func TestTheBodySetsTheCall(t *testing.T) {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestThePromptIsFoundInTheFields(t *testing.T) {
+	t.Parallel()
+	const said, tools = `[{"role":"user","content":"hi"}]`, weatherTool
+	tests := []struct {
+		name string
+		op   gateway.Operation
+		body string
+		want [2]string
+	}{
+		{"messages alone", chat, `{"model":"m","messages":` + said + `}`, [2]string{"", said}},
+		{"tools stand before messages, whatever the order", chat, `{"messages":` + said + `,"top_k":1,"tools":` + tools + `,"model":"m"}`, [2]string{tools, said}},
+		{"space around a value is no part of it", chat, `{ "model":"m", "messages" : ` + said + ` , "tools" : ` + tools + ` }`, [2]string{tools, said}},
+		{"dropped members between them don't count", chat, `{"tools":` + tools + `,"user":"u","model":"m","x":[1],"messages":` + said + `,"n":1}`, [2]string{tools, said}},
+		{
+			"it is what the engine gets, not what was sent", chat,
+			`{"user":"u","top_k":1,"messages":[{"role":"developer","content":"a","id":"x"},{"id":"y","role":"user","content":"b"}],"model":"m","seed":1}`,
+			[2]string{"", `[{"role":"system","content":"a"},{"role":"user","content":"b"}]`},
+		},
+		{"no tools are no prompt", chat, `{"tools":[],"model":"m","messages":` + said + `}`, [2]string{"", said}},
+		{"null tools neither", chat, `{"tools":null,"model":"m","messages":` + said + `}`, [2]string{"", said}},
+		{"a completion's prompt", completions, `{"model":"m","prompt":["a","b"],"n":2}`, [2]string{"", `["a","b"]`}},
+		{"what is embedded", embeddings, `{"input":"text","model":"m"}`, [2]string{"", `"text"`}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			req, problem := parseBody(t, tt.op, tt.body)
+			if problem != nil {
+				t.Fatal(problem)
+			}
+			got := [2]string{string(req.Call.Prompt[0]), string(req.Call.Prompt[1])}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			for _, part := range got {
+				if !strings.Contains(string(req.Call.Fields), part) {
+					t.Errorf("%s is not in the fields %s", part, req.Call.Fields)
+				}
+			}
+		})
+	}
+}
+
+func TestTheCacheKeyIsAHint(t *testing.T) {
+	t.Parallel()
+	req, problem := parseBody(t, chat, base(chat)+`,"prompt_cache_key":"a\u0067ent 7"}`)
+	if problem != nil {
+		t.Fatal(problem)
+	}
+	if req.Call.Affinity != "agent 7" || strings.Contains(string(req.Call.Fields), "prompt_cache_key") || req.Call.Session != "" {
+		t.Errorf("affinity %q, session %q, fields %s", req.Call.Affinity, req.Call.Session, req.Call.Fields)
+	}
+}
+
+func TestQueueTTL(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]time.Duration{
+		"": 0, "5": 5 * time.Second, "2.5": 2500 * time.Millisecond, "500ms": 500 * time.Millisecond,
+		"1m30s": 90 * time.Second, "86400": 24 * time.Hour, "0.001": time.Millisecond,
+	} {
+		if got, err := QueueTTL(header); err != nil || got != want {
+			t.Errorf("%q: %v, %v, want %v", header, got, err, want)
+		}
+	}
+	for _, header := range []string{
+		"0", "0s", "-1", "-5ms", "86401", "25h", "soon", "5 s", "5x", "1e3", "NaN", "inf", "s", "1,5", "99999999999999999999", "0x10",
+	} {
+		got, err := QueueTTL(header)
+		problem, ok := errors.AsType[*Problem](err)
+		if !ok || got != 0 || problem.Param != "x-weir-queue-ttl" || !strings.Contains(problem.Message, "500ms") {
+			t.Errorf("%q: %v, %v", header, got, err)
+		}
 	}
 }
 

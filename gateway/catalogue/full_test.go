@@ -32,6 +32,8 @@ plans:
     limits: {requests_per_minute: 6000, tokens_per_minute: 2000000, concurrency: 200}
     key_limits: {requests_per_minute: 600, tokens_per_minute: 200000, concurrency: 20}
     retention_days: 30
+    reserved_tokens: 20000
+    ttft_ms: 500
 pools:
   - name: gpu
     region: eu-west

@@ -1,0 +1,93 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"weir/scheduler"
+	"weir/tenants"
+)
+
+// schedule waits for an endpoint. A retry goes to the head of its flow.
+func (x *exchange) schedule(ctx context.Context) *Error {
+	begin := time.Now()
+	request := x.request()
+	lease, err := x.queue.Schedule(ctx, request)
+	x.queued += time.Since(begin)
+	if x.queuedAt.IsZero() {
+		x.queuedAt = begin
+	}
+	var refusal *scheduler.Refusal
+	switch {
+	case err == nil:
+		x.lease, x.attempts = lease, x.attempts+1
+		return nil
+	case ctx.Err() != nil:
+		return ended(ctx)
+	case errors.As(err, &refusal):
+		return &Error{Cause: refusalCause(refusal.Reason), RetryAfter: refusal.RetryAfter, Err: err}
+	default:
+		return &Error{Cause: Internal, Err: err}
+	}
+}
+
+// request is what the scheduler learns of the next attempt. All of it comes
+// from our own records but the body, the affinity and a shorter time limit, and
+// none of these reaches beyond the tenant.
+func (x *exchange) request() scheduler.Request {
+	c, p := &x.call, x.call.Principal
+	return scheduler.Request{
+		ID:           attemptID(c.ID, x.attempts+1),
+		Flow:         scheduler.Flow{FairnessID: p.FairnessID, Band: x.priority},
+		Weight:       p.Plan.Weight,
+		Session:      ofTenant(p.Tenant, c.Session),
+		Turn:         c.Turn,
+		Affinity:     ofTenant(p.Tenant, c.Affinity),
+		Model:        engineName(x.model),
+		CacheSalt:    x.salt,
+		Body:         x.body,
+		Prompt:       c.prompt(),
+		InputTokens:  int(x.meter.prompt),
+		OutputTokens: x.outputBound(),
+		QueuedAt:     x.queuedAt,
+		TTFT:         time.Duration(p.Plan.TTFTMillis) * time.Millisecond,
+		Reserved:     p.Plan.ReservedTokens,
+		TTL:          c.QueueTTL,
+		Exclude:      x.exclude,
+	}
+}
+
+// attemptID is what scheduler and engine call an attempt, counted from 1.
+func attemptID(request string, n int) string { return request + "." + strconv.Itoa(n) }
+
+// ofTenant makes a name that is unique within a tenant unique over all. Ids of
+// tenants have no slash.
+func ofTenant(t tenants.ID, name string) string {
+	if name == "" {
+		return ""
+	}
+	return string(t) + "/" + name
+}
+
+// prompt is Prompt without its empty parts.
+func (c *Call) prompt() [][]byte {
+	switch {
+	case len(c.Prompt[0]) > 0:
+		return c.Prompt[:]
+	case len(c.Prompt[1]) > 0:
+		return c.Prompt[1:]
+	default:
+		return nil
+	}
+}
+
+// outputBound is the most that the engine may generate; 0 when unknown.
+func (x *exchange) outputBound() int {
+	n := x.call.MaxTokens
+	if n == 0 {
+		n = x.model.MaxOutput
+	}
+	return n * max(x.call.Choices, 1)
+}
