@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"weir/gateway/catalogue"
 	"weir/scheduler"
 )
 
@@ -121,7 +120,7 @@ func (x *exchange) post(ctx context.Context, w *watch, d *delivery) (*http.Respo
 		x.endpoint = target.Endpoint
 		w.wait(ConnectFailed, x.times.Connect)
 		resp, err := x.g.engines.post(ctx, d, destination{
-			target: target, endpoint: endpointOf(x.pool, target.Endpoint), path: x.call.Operation.Path(),
+			target: target, endpoint: x.pool.Endpoint(target.Endpoint), path: x.call.Operation.Path(),
 			accept: accept, requestID: attemptID(x.call.ID, x.attempts),
 		}, x.lease.Body())
 		switch {
@@ -136,17 +135,6 @@ func (x *exchange) post(ctx context.Context, w *watch, d *delivery) (*http.Respo
 		}
 	}
 	return nil, failure
-}
-
-// endpointOf finds an endpoint of the pool. A remote scheduler may name one
-// that the catalogue doesn't have; it then has neither key nor CA of its own.
-func endpointOf(p *catalogue.Pool, id string) catalogue.Endpoint {
-	for _, e := range p.Endpoints {
-		if e.ID == id {
-			return e
-		}
-	}
-	return catalogue.Endpoint{}
 }
 
 // refused reads why an engine didn't answer.

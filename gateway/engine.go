@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,7 +42,23 @@ type engines struct {
 	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	mu         sync.Mutex
-	transports map[string]*http.Transport // by CA file; "" for the system's roots
+	transports map[trust]*http.Transport
+}
+
+// trust is what makes an engine's certificate the right one. The zero value
+// trusts the system's roots and wants the URL's host on it.
+type trust struct{ caFile, serverName string }
+
+func trustOf(e catalogue.Endpoint) trust { return trust{e.CAFile, e.ServerName} }
+
+func (t trust) config() (*tls.Config, error) {
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.serverName}
+	if t.caFile == "" {
+		return conf, nil
+	}
+	var err error
+	conf.RootCAs, err = certPool(t.caFile)
+	return conf, err
 }
 
 func newEngines(cfg Config) *engines {
@@ -53,7 +68,7 @@ func newEngines(cfg Config) *engines {
 	}
 	return &engines{
 		salt: cfg.SaltSecret, secrets: cfg.Secrets, dial: dial,
-		transports: make(map[string]*http.Transport),
+		transports: make(map[trust]*http.Transport),
 	}
 }
 
@@ -68,7 +83,7 @@ func (e *engines) cacheSalt(t tenants.ID, model string) string {
 // engineBody is the JSON for the engine: what we set, then the caller's
 // fields, copied once.
 func engineBody(c *Call, m *catalogue.Model, p *catalogue.Pool, salt string) []byte {
-	plain := slices.ContainsFunc(p.Endpoints, func(e catalogue.Endpoint) bool { return e.Engine == llamaCPP })
+	plain := p.RunsOn(llamaCPP)
 	b := make([]byte, 0, len(c.Fields)+len(salt)+256)
 	b = append(append(b, `{"model":`...), quoteJSON(engineName(m))...)
 	if !plain {
@@ -151,7 +166,7 @@ func (e *engines) post(ctx context.Context, d *delivery, to destination, body []
 	if err != nil {
 		return nil, err
 	}
-	transport, err := e.transport(to.endpoint.CAFile)
+	transport, err := e.transport(trustOf(to.endpoint))
 	if err != nil {
 		return nil, err
 	}
@@ -178,20 +193,17 @@ type destination struct {
 	requestID string // "<request id>.<attempt>"
 }
 
-// transport returns the one for a CA file. There are as many as the catalogue
-// names files.
-func (e *engines) transport(caFile string) (*http.Transport, error) {
+// transport returns the one that trusts so. There are as many as the catalogue
+// names files and server names.
+func (e *engines) transport(to trust) (*http.Transport, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if t := e.transports[caFile]; t != nil {
+	if t := e.transports[to]; t != nil {
 		return t, nil
 	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12}
-	if caFile != "" {
-		var err error
-		if conf.RootCAs, err = certPool(caFile); err != nil {
-			return nil, err
-		}
+	conf, err := to.config()
+	if err != nil {
+		return nil, err
 	}
 	var http1 http.Protocols
 	http1.SetHTTP1(true)
@@ -205,7 +217,7 @@ func (e *engines) transport(caFile string) (*http.Transport, error) {
 		IdleConnTimeout:        idleConn,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
-	e.transports[caFile] = t
+	e.transports[to] = t
 	return t, nil
 }
 

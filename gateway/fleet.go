@@ -2,11 +2,8 @@ package gateway
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"sync"
 	"time"
 
@@ -32,7 +29,7 @@ type Fleet struct {
 
 	mu      sync.RWMutex
 	pools   map[string]*watched
-	clients map[string]*http.Client // by CA file: one that is the same keeps what probes learned
+	clients clients
 	closed  bool
 }
 
@@ -47,7 +44,7 @@ type watched struct {
 // NewFleet makes the schedulers of the present snapshot, so that requests can
 // be scheduled before Run. metrics may be nil.
 func NewFleet(log *slog.Logger, source Source, metrics prometheus.Registerer) *Fleet {
-	f := &Fleet{log: log, source: source, pools: make(map[string]*watched), clients: make(map[string]*http.Client)}
+	f := &Fleet{log: log, source: source, pools: make(map[string]*watched)}
 	f.reconcile(source.Snapshot())
 	if metrics != nil {
 		metrics.MustRegister(pool.NewCollector(f.Pools))
@@ -144,7 +141,7 @@ func (f *Fleet) reconcile(snap *catalogue.Snapshot) {
 			w = f.newPool(p)
 			f.pools[p.Name] = w
 		}
-		w.watcher.SetEndpoints(f.endpoints(p))
+		f.place(w.watcher, p)
 	}
 	for name, w := range f.pools {
 		if !wanted[name] {
@@ -171,35 +168,4 @@ func (f *Fleet) newPool(p *catalogue.Pool) *watched {
 		scheduler: s, settings: p.Scheduler,
 		watcher: pool.New(f.log.With("pool", p.Name), pool.Config{}, s),
 	}
-}
-
-func (f *Fleet) endpoints(p *catalogue.Pool) []pool.Endpoint {
-	out := make([]pool.Endpoint, len(p.Endpoints))
-	for i, e := range p.Endpoints {
-		out[i] = pool.Endpoint{
-			Endpoint: scheduler.Endpoint{ID: e.ID, URL: e.URL, MaxConcurrency: e.MaxConcurrency},
-			Client:   f.client(e.CAFile),
-		}
-	}
-	return out
-}
-
-// client returns the one that trusts a CA file; nil, the pool's own, without one.
-func (f *Fleet) client(caFile string) *http.Client {
-	if caFile == "" {
-		return nil
-	}
-	if c := f.clients[caFile]; c != nil {
-		return c
-	}
-	roots, err := certPool(caFile)
-	if err != nil { // trust nobody: no probe succeeds, so the endpoint counts as unhealthy
-		f.log.Error("an endpoint's CA can't be read", "ca_file", caFile, "error", err)
-		roots = x509.NewCertPool()
-	}
-	c := &http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, IdleConnTimeout: time.Minute,
-	}}
-	f.clients[caFile] = c
-	return c
 }

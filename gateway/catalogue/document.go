@@ -78,6 +78,7 @@ func (d *Document) complete() {
 			}
 		}
 		slices.SortFunc(d.Pools[i].Endpoints, func(a, b Endpoint) int { return cmp.Compare(a.ID, b.ID) })
+		d.Pools[i].Discovery.complete()
 	}
 	for name, p := range d.Plans {
 		p.Name = name
@@ -89,10 +90,11 @@ func (d *Document) complete() {
 
 // merge lays doc over d: what doc names replaces what d has under that name; a
 // model that doesn't say when it was created keeps the time that d has.
+// Nor does an endpoint come back from a drain that doc doesn't mention.
 // With prune, what doc doesn't name is gone; prices stay, because receipts
 // refer to them.
 func (d *Document) merge(doc *Document, prune bool) *Document {
-	known := d.Models
+	known, drained := d.Models, d.Pools
 	if prune {
 		d = &Document{Prices: d.Prices}
 	}
@@ -105,6 +107,7 @@ func (d *Document) merge(doc *Document, prune bool) *Document {
 		Plans:      map[string]tenants.Plan{},
 	}
 	keepCreated(known, merged.Models)
+	keepDrained(drained, merged.Pools)
 	for _, plans := range []map[string]tenants.Plan{d.Plans, doc.Plans} {
 		maps.Copy(merged.Plans, plans)
 	}

@@ -50,6 +50,11 @@ type Pool struct {
 	Isolation string     `yaml:"isolation,omitempty"` // verified, single-tenant; empty: unverified
 	Scheduler Scheduling `yaml:"scheduler,omitempty"`
 	Endpoints []Endpoint `yaml:"endpoints"`
+
+	Discovery      *Discovery    `yaml:"discovery,omitempty"`       // where further endpoints are found
+	ScrapeInterval time.Duration `yaml:"scrape_interval,omitempty"` // between two readings of an endpoint's metrics; 200ms
+	APIKeyEnv      string        `yaml:"api_key_env,omitempty"`     // of endpoints that name none
+	CAFile         string        `yaml:"ca_file,omitempty"`         // of endpoints that name none
 }
 
 // Scheduling bounds a pool's queues. Zero takes the default.
@@ -59,19 +64,6 @@ type Scheduling struct {
 	MaxBandQueued  int           `yaml:"max_band_queued,omitempty"` // 5000
 	MaxFlowQueued  int           `yaml:"max_flow_queued,omitempty"` // 1000
 	QueueTTL       time.Duration `yaml:"queue_ttl,omitempty"`       // 60s
-}
-
-// Endpoint is one model server.
-type Endpoint struct {
-	ID             string `yaml:"id,omitempty"`     // unique in its pool; empty: host:port of the URL
-	URL            string `yaml:"url"`              // base, without /v1
-	Engine         string `yaml:"engine,omitempty"` // vllm (default), sglang, llamacpp, sim
-	Accelerator    string `yaml:"accelerator,omitempty"`
-	Role           string `yaml:"role,omitempty"`
-	Revision       string `yaml:"revision,omitempty"`
-	MaxConcurrency int    `yaml:"max_concurrency,omitempty"`
-	APIKeyEnv      string `yaml:"api_key_env,omitempty"` // name of the environment variable with the engine's key
-	CAFile         string `yaml:"ca_file,omitempty"`
 }
 
 // Band is a priority level.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -86,45 +85,16 @@ func (d *Document) validatePools(c *complaints) map[string]bool {
 		ids, urls := map[string]bool{}, map[string]bool{}
 		for _, e := range p.Endpoints {
 			c.name("pool "+p.Name+": endpoint", e.ID, ids)
-			e.validate(c, p.Name)
+			e.validatePlace(c, p.Name)
+			e.validateTraits(c, "pool "+p.Name+": endpoint "+e.ID)
 			if urls[e.URL] {
 				c.add("pool %s: endpoint %s: another endpoint has the url %s: one server is one endpoint", p.Name, e.ID, e.URL)
 			}
 			urls[e.URL] = true
 		}
+		p.validateSettings(c)
 	}
 	return names
-}
-
-func (e Endpoint) validate(c *complaints, pool string) {
-	u, err := url.Parse(e.URL)
-	switch {
-	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		c.add("pool %s: endpoint %s: url is %q: write http://host:port", pool, e.ID, e.URL)
-	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		c.add("pool %s: endpoint %s: url has more than a place; a key goes into the variable that api_key_env names", pool, e.ID)
-	case strings.HasSuffix(strings.TrimRight(u.Path, "/"), "/v1") || strings.HasSuffix(e.URL, "/"):
-		c.add("pool %s: endpoint %s: url is %q: leave /v1 and the last slash out", pool, e.ID, e.URL)
-	}
-	if !slices.Contains([]string{"vllm", "sglang", "llamacpp", "sim"}, e.Engine) {
-		c.add("pool %s: endpoint %s: engine is %q: write vllm, sglang, llamacpp or sim", pool, e.ID, e.Engine)
-	}
-	if !keyVariable(e.APIKeyEnv) {
-		c.add("pool %s: endpoint %s: api_key_env is %q: write the name of an environment variable such as ENGINE_KEY; those that begin with WEIR_ hold our own secrets and go to no engine", pool, e.ID, e.APIKeyEnv)
-	}
-	if e.MaxConcurrency < 0 {
-		c.add("pool %s: endpoint %s: max_concurrency can't be negative", pool, e.ID)
-	}
-}
-
-// keyVariable reports whether an engine may be sent what the variable holds.
-func keyVariable(name string) bool {
-	for _, r := range name {
-		if r != '_' && (r < 'A' || r > 'Z') && (r < '0' || r > '9') {
-			return false
-		}
-	}
-	return !strings.HasPrefix(name, "WEIR_")
 }
 
 func (d *Document) validateModels(c *complaints, pools map[string]bool) {

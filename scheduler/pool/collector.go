@@ -10,8 +10,8 @@ import (
 
 // Snapshot is what a Collector shows of one pool.
 type Snapshot struct {
-	State scheduler.State `json:"state"`
-	Loads map[string]Load `json:"loads"` // by endpoint; nil where nothing reads them
+	State scheduler.State           `json:"state"`
+	Loads map[string]scheduler.Load `json:"loads"` // by endpoint; nil where nothing reads them
 }
 
 // Collector shows schedulers to Prometheus. It keeps nothing: each scrape asks
@@ -87,7 +87,7 @@ func (c *Collector) band(out chan<- prometheus.Metric, pool string, b scheduler.
 	}
 }
 
-func (c *Collector) endpoint(out chan<- prometheus.Metric, pool string, p scheduler.EndpointState, loads map[string]Load) {
+func (c *Collector) endpoint(out chan<- prometheus.Metric, pool string, p scheduler.EndpointState, loads map[string]scheduler.Load) {
 	out <- gauge(c.leases, float64(p.Live), pool, p.ID)
 	out <- gauge(c.capacity, float64(p.MaxConcurrency), pool, p.ID)
 	out <- gauge(c.health, healthValue(p.Health), pool, p.ID)

@@ -32,7 +32,7 @@ func TestCollectorShowsWhatTheSchedulerHolds(t *testing.T) {
 	snapshot := func() map[string]pool.Snapshot {
 		return map[string]pool.Snapshot{"p": {
 			State: s.State(),
-			Loads: map[string]pool.Load{"c": {Running: 3, Waiting: 1, KVUsage: 0.5, At: time.Now()}},
+			Loads: map[string]scheduler.Load{"c": {Running: 3, Waiting: 1, KVUsage: 0.5, At: time.Now()}},
 		}}
 	}
 	registry := prometheus.NewPedanticRegistry()

@@ -1,6 +1,12 @@
 package pool
 
-import "strings"
+import (
+	"strings"
+
+	"weir/scheduler"
+)
 
 // ParseLoad lets tests parse a page without a server.
-func ParseLoad(page string) (Load, error) { return parseLoad(strings.NewReader(page)) }
+func ParseLoad(page, engine string) (scheduler.Load, error) {
+	return new(reader).read(strings.NewReader(page), engine)
+}

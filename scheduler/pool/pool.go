@@ -6,6 +6,7 @@ package pool
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,23 +22,39 @@ import (
 type Feed interface {
 	SetEndpoints(endpoints []scheduler.Endpoint)
 	SetHealth(id string, h scheduler.Health)
+	SetLoad(id string, l scheduler.Load)
 }
 
 // Config says how endpoints are probed. Zero fields take the default that is
 // named with them.
 type Config struct {
 	Interval  time.Duration // between two probes of an endpoint (2 s), give or take a fifth
-	Timeout   time.Duration // of one probe (2 s)
+	Timeout   time.Duration // of one probe, and of one reading of metrics (2 s)
 	DownAfter int           // failed probes in a row that make an endpoint unhealthy (3)
 	UpAfter   int           // good probes in a row that make it healthy again (2)
 	Client    *http.Client  // for endpoints that bring none; nil: one of the pool's own
 }
 
+// Settings may change while the pool is watched.
+type Settings struct {
+	// Scrape is the time between two readings of an endpoint's metrics, give or
+	// take a fifth. Zero takes 200 ms, and more in a pool of more than 100, so
+	// that 500 pages a second are read at most.
+	Scrape time.Duration
+}
+
+const (
+	defaultScrape = 200 * time.Millisecond
+	scrapeEach    = 2 * time.Millisecond // of the interval, for each endpoint
+)
+
 // Endpoint is one model server to watch.
 type Endpoint struct {
 	scheduler.Endpoint
 
-	Client *http.Client // with the CA that the server needs; nil takes the pool's
+	Engine     string       // whose names its metrics have: vllm, sglang, llamacpp; any other: to be found out
+	MetricsURL string       // where its metrics are; empty: its URL and /metrics
+	Client     *http.Client // with the CA that the server needs; nil takes the pool's
 }
 
 // ErrUnknownEndpoint is the error of Probe for an id that the pool lacks.
@@ -52,9 +69,12 @@ type Pool struct {
 
 	feeding sync.Mutex // held while the feed is told, so that it hears things in order
 
-	mu      sync.Mutex
-	watched map[string]*watched // replaced as a whole, never changed
-	changed chan struct{}       // one token when watched was replaced
+	mu       sync.Mutex
+	settings Settings
+	static   []Endpoint
+	found    discovered
+	watched  map[string]*watched // replaced as a whole, never changed
+	changed  chan struct{}       // one token when something was replaced that Run follows
 }
 
 // watched is an endpoint and what its probes said. The id and the URL never
@@ -62,11 +82,12 @@ type Pool struct {
 type watched struct {
 	id, url string
 
-	client *http.Client
-	flight *flight // the probe that runs
-	health scheduler.Health
-	streak int // probes in a row that contradict health
-	load   Load
+	client  *http.Client
+	engine  string
+	metrics string  // URL
+	flight  *flight // the probe that runs
+	verdict verdict
+	load    scheduler.Load
 }
 
 // New builds a pool without endpoints that reports to feed.
@@ -76,10 +97,7 @@ func New(log *slog.Logger, cfg Config, feed Feed) *Pool {
 	cfg.DownAfter = cmp.Or(cfg.DownAfter, 3)
 	cfg.UpAfter = cmp.Or(cfg.UpAfter, 2)
 	if cfg.Client == nil {
-		cfg.Client = &http.Client{
-			Transport:     &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 10 * cfg.Interval},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		}
+		cfg.Client = NewClient(nil)
 	}
 	return &Pool{
 		log: log, cfg: cfg, feed: feed,
@@ -87,64 +105,103 @@ func New(log *slog.Logger, cfg Config, feed Feed) *Pool {
 	}
 }
 
-// SetEndpoints replaces the endpoints, here and in the scheduler. One that
-// stays at its URL keeps what is known of it.
+// NewClient makes a client for probes and scrapes. It trusts what conf says
+// (nil: the system's roots), follows no redirects, and takes no compressed
+// pages: packing them would cost the engine more than sending them.
+func NewClient(conf *tls.Config) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			TLSClientConfig: conf, DisableCompression: true, MaxIdleConnsPerHost: 1, IdleConnTimeout: 20 * time.Second,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// Set replaces the settings.
+func (p *Pool) Set(s Settings) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.settings = s
+}
+
+// SetEndpoints replaces the endpoints that are known by name, here and in the
+// scheduler; those that were discovered stay. One that stays at its URL keeps
+// what is known of it.
 func (p *Pool) SetEndpoints(endpoints []Endpoint) {
+	p.update(func() { p.static = endpoints })
+}
+
+// update changes the members under the lock, then tells the feed.
+func (p *Pool) update(change func()) {
 	p.feeding.Lock()
 	defer p.feeding.Unlock()
-	next := make(map[string]*watched, len(endpoints))
-	all := make([]scheduler.Endpoint, 0, len(endpoints))
 	p.mu.Lock()
-	for _, e := range endpoints {
+	change()
+	members := p.members()
+	next := make(map[string]*watched, len(members))
+	all := make([]scheduler.Endpoint, 0, len(members))
+	for _, e := range members {
 		all = append(all, e.Endpoint)
-		if next[e.ID] != nil {
-			continue // as in the scheduler, the first one counts
-		}
-		if e.Client == nil {
-			e.Client = p.cfg.Client
-		}
-		w := p.watched[e.ID]
-		if w == nil || w.url != e.URL {
-			w = &watched{id: e.ID, url: e.URL}
-		}
-		w.client = e.Client
-		next[e.ID] = w
+		next[e.ID] = p.watchedFor(e)
 	}
 	p.watched = next
 	p.mu.Unlock()
 	p.feed.SetEndpoints(all)
+	p.nudge()
+}
+
+// members are the endpoints, each id once: the first one counts. One that was
+// discovered at the URL of another is that other one.
+func (p *Pool) members() []Endpoint {
+	ids, urls := map[string]bool{}, map[string]bool{}
+	var out []Endpoint
+	add := func(e Endpoint) {
+		if !ids[e.ID] {
+			ids[e.ID], urls[e.URL] = true, true
+			out = append(out, e)
+		}
+	}
+	for _, e := range p.static {
+		add(e)
+	}
+	for _, e := range p.found.endpoints() {
+		if !urls[e.URL] {
+			add(e)
+		}
+	}
+	return out
+}
+
+// watchedFor is what is known of the endpoint, or a new record for one that was
+// not there at its URL.
+func (p *Pool) watchedFor(e Endpoint) *watched {
+	w := p.watched[e.ID]
+	if w == nil || w.url != e.URL {
+		w = &watched{id: e.ID, url: e.URL}
+	}
+	w.client, w.engine, w.metrics = e.Client, e.Engine, cmp.Or(e.MetricsURL, e.URL+"/metrics")
+	if w.client == nil {
+		w.client = p.cfg.Client
+	}
+	return w
+}
+
+func (p *Pool) nudge() {
 	select {
 	case p.changed <- struct{}{}:
 	default:
 	}
 }
 
-// Run probes every endpoint, each on a goroutine of its own, until ctx ends
-// and all of them have stopped. It returns nil.
+// Run probes every endpoint, each on a goroutine of its own, and follows the
+// source of discovered ones, until ctx ends and all of that has stopped. It
+// returns nil.
 func (p *Pool) Run(ctx context.Context) error {
-	type watch struct {
-		*watched
-		stop context.CancelFunc
-	}
-	running := map[string]watch{}
-	var watches sync.WaitGroup
-	defer watches.Wait()
+	var all sync.WaitGroup
+	defer all.Wait()
+	watches := watches{pool: p, group: &all, running: map[string]watch{}}
 	for {
-		now := p.snapshot()
-		for id, r := range running {
-			if now[id] != r.watched {
-				r.stop()
-				delete(running, id)
-			}
-		}
-		for id, w := range now {
-			if _, ok := running[id]; ok {
-				continue
-			}
-			watchCtx, stop := context.WithCancel(ctx)
-			running[id] = watch{w, stop}
-			watches.Go(func() { p.watch(watchCtx, w) })
-		}
+		watches.follow(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -153,28 +210,98 @@ func (p *Pool) Run(ctx context.Context) error {
 	}
 }
 
-func (p *Pool) snapshot() map[string]*watched {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.watched
+// watches is what Run has started. It is Run's own.
+type watches struct {
+	pool    *Pool
+	group   *sync.WaitGroup
+	running map[string]watch
+	source  Source
+	stop    context.CancelFunc // of the source; nil without one
 }
 
-// watch probes one endpoint until ctx ends. The first probe is at once, so
-// that a new pool serves soon; jitter keeps the later ones of many apart.
+type watch struct {
+	*watched
+
+	stop context.CancelFunc
+}
+
+// follow starts and stops watches so that they are those that the pool wants.
+func (s *watches) follow(ctx context.Context) {
+	s.pool.mu.Lock()
+	now, source := s.pool.watched, s.pool.found.source
+	s.pool.mu.Unlock()
+	for id, r := range s.running {
+		if now[id] != r.watched {
+			r.stop()
+			delete(s.running, id)
+		}
+	}
+	for id, w := range now {
+		if _, ok := s.running[id]; ok {
+			continue
+		}
+		watchCtx, stop := context.WithCancel(ctx)
+		s.running[id] = watch{w, stop}
+		s.group.Go(func() { s.pool.watch(watchCtx, w) })
+	}
+	if source == s.source {
+		return
+	}
+	if s.stop != nil {
+		s.stop()
+	}
+	s.source, s.stop = source, nil
+	if source != nil {
+		sourceCtx, stop := context.WithCancel(ctx)
+		s.stop = stop
+		s.group.Go(func() { source.Watch(sourceCtx, s.pool.log, func(f []Found) { s.pool.discover(source, f) }) })
+	}
+}
+
+// watch probes one endpoint until ctx ends, and reads its metrics more often
+// than that while its probes are good. The first probe is at once, so that a
+// new pool serves soon; jitter keeps the later ones of many apart. One that
+// tells no load is asked for it as seldom as for its health.
 func (p *Pool) watch(ctx context.Context, w *watched) {
-	next := time.NewTimer(0)
-	defer next.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var probeAt, readAt time.Time
+	var metrics reader
+	alive := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-next.C:
+		case <-timer.C:
 		}
-		if p.Probe(ctx, w.id) == nil {
-			p.readLoad(ctx, w)
+		if !time.Now().Before(probeAt) {
+			alive = p.Probe(ctx, w.id) == nil
+			probeAt = time.Now().Add(jitter(p.cfg.Interval))
 		}
-		next.Reset(jitter(p.cfg.Interval))
+		next := probeAt
+		if alive {
+			if !time.Now().Before(readAt) {
+				pause := p.scrapeInterval()
+				if p.readLoad(ctx, w, &metrics) != nil {
+					pause = max(pause, p.cfg.Interval)
+				}
+				readAt = time.Now().Add(jitter(pause))
+			}
+			if readAt.Before(next) {
+				next = readAt
+			}
+		}
+		timer.Reset(time.Until(next))
 	}
+}
+
+func (p *Pool) scrapeInterval() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.settings.Scrape > 0 {
+		return p.settings.Scrape
+	}
+	return max(defaultScrape, time.Duration(len(p.watched))*scrapeEach)
 }
 
 // jitter spreads d by a fifth to either side.

@@ -321,7 +321,7 @@ func TestLoadIsReadFromEveryKnownEngine(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name, page string
-		want       map[string]pool.Load
+		want       map[string]scheduler.Load
 	}{
 		{"vLLM", `# HELP vllm:num_requests_running Number of requests.
 # TYPE vllm:num_requests_running gauge
@@ -330,18 +330,18 @@ vllm:num_requests_waiting{engine="0",model_name="m"} 3.0
 vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 3.0
 vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
 vllm:prompt_tokens_total{model_name="m"} 1.5e+06
-`, map[string]pool.Load{"a": {Running: 7, Waiting: 3, KVUsage: 0.25}}},
+`, map[string]scheduler.Load{"a": {Running: 7, Waiting: 3, KVUsage: 0.25}}},
 		{"ranks add up and the fullest cache counts", `vllm:num_requests_running{engine="0"} 7
 vllm:num_requests_running{engine="1"} 5
 vllm:kv_cache_usage_perc{engine="0"} 0.9
 vllm:kv_cache_usage_perc{engine="1"} 0.1 1700000000000
-`, map[string]pool.Load{"a": {Running: 12, KVUsage: 0.9}}},
-		{"SGLang", "sglang:num_running_reqs{model_name=\"a b}c\"} 2\nsglang:num_queue_reqs{} 1\nsglang:token_usage 0.5\n", map[string]pool.Load{"a": {Running: 2, Waiting: 1, KVUsage: 0.5}}},
-		{"llama.cpp", "llamacpp:requests_processing 1\nllamacpp:requests_deferred 4\n", map[string]pool.Load{"a": {Running: 1, Waiting: 4}}},
-		{"lines that are none", "vllm:num_requests_running\nvllm:num_requests_running{\nvllm:num_requests_running nan\nvllm:num_requests_running -1\nvllm:num_requests_running 1e300\n\n{\nvllm:num_requests_waiting 2\n", map[string]pool.Load{"a": {Waiting: 2}}},
-		{"another program's page", "go_goroutines 5\n", map[string]pool.Load{}},
-		{"no page", "", map[string]pool.Load{}},
-		{"a line without end", "vllm:num_requests_running " + strings.Repeat("1", 1<<20), map[string]pool.Load{}},
+`, map[string]scheduler.Load{"a": {Running: 12, KVUsage: 0.9}}},
+		{"SGLang", "sglang:num_running_reqs{model_name=\"a b}c\"} 2\nsglang:num_queue_reqs{} 1\nsglang:token_usage 0.5\n", map[string]scheduler.Load{"a": {Running: 2, Waiting: 1, KVUsage: 0.5}}},
+		{"llama.cpp", "llamacpp:requests_processing 1\nllamacpp:requests_deferred 4\n", map[string]scheduler.Load{"a": {Running: 1, Waiting: 4}}},
+		{"lines that are none", "vllm:num_requests_running\nvllm:num_requests_running{\nvllm:num_requests_running nan\nvllm:num_requests_running -1\nvllm:num_requests_running 1e300\n\n{\nvllm:num_requests_waiting 2\n", map[string]scheduler.Load{"a": {Waiting: 2}}},
+		{"another program's page", "go_goroutines 5\n", map[string]scheduler.Load{}},
+		{"no page", "", map[string]scheduler.Load{}},
+		{"a line without end", "vllm:num_requests_running " + strings.Repeat("1", 1<<20), map[string]scheduler.Load{}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -372,7 +372,7 @@ vllm:kv_cache_usage_perc{engine="1"} 0.1 1700000000000
 func FuzzLoad(f *testing.F) {
 	f.Add("vllm:num_requests_running{a=\"}\"} 1 2\n")
 	f.Fuzz(func(t *testing.T, page string) {
-		if l, err := pool.ParseLoad(page); err == nil && (l.Running < 0 || l.Waiting < 0 || l.KVUsage < 0) {
+		if l, err := pool.ParseLoad(page, ""); err == nil && (l.Running < 0 || l.Waiting < 0 || l.KVUsage < 0) {
 			t.Errorf("load %+v", l)
 		}
 	})

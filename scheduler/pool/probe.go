@@ -59,7 +59,10 @@ func (p *Pool) board(w *watched) (f *flight, first bool) {
 }
 
 func (p *Pool) fly(ctx context.Context, w *watched, f *flight) {
-	err := p.get(ctx, w, "/health", func(body io.Reader) error {
+	p.mu.Lock()
+	client := w.client
+	p.mu.Unlock()
+	err := p.get(ctx, client, w.url+"/health", func(body io.Reader) error {
 		_, err := io.Copy(io.Discard, io.LimitReader(body, maxHealthBody))
 		return err
 	})
@@ -78,14 +81,11 @@ func (p *Pool) fly(ctx context.Context, w *watched, f *flight) {
 // errStatus is an answer other than 2xx.
 var errStatus = errors.New("unexpected status")
 
-// get reads a path of the endpoint within the time limit of a probe.
-func (p *Pool) get(ctx context.Context, w *watched, path string, read func(io.Reader) error) error {
-	p.mu.Lock()
-	client := w.client
-	p.mu.Unlock()
+// get reads a page within the time limit of a probe.
+func (p *Pool) get(ctx context.Context, client *http.Client, url string, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url+path, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -101,15 +101,14 @@ func (p *Pool) get(ctx context.Context, w *watched, path string, read func(io.Re
 }
 
 // judge counts a probe's result and tells the scheduler when the verdict
-// changes. One result that contradicts the verdict changes nothing, so that a
-// flapping endpoint doesn't flap the pool; only the first good one is enough.
+// changes.
 func (p *Pool) judge(w *watched, err error) {
 	p.feeding.Lock()
 	defer p.feeding.Unlock()
 	p.mu.Lock()
-	changed := w.count(err == nil, p.cfg)
+	changed := w.verdict.count(err == nil, p.cfg, time.Now())
 	current := p.watched[w.id] == w
-	health := w.health
+	health := w.verdict.health
 	p.mu.Unlock()
 	if !changed || !current {
 		return
@@ -122,42 +121,29 @@ func (p *Pool) judge(w *watched, err error) {
 	}
 }
 
-// count reports whether the result changes the verdict.
-func (w *watched) count(good bool, cfg Config) bool {
-	verdict, needed := scheduler.Unhealthy, cfg.DownAfter
-	if good {
-		verdict, needed = scheduler.Healthy, cfg.UpAfter
-		if w.health == scheduler.Unknown {
-			needed = 1
-		}
-	}
-	if w.health == verdict {
-		w.streak = 0
-		return false
-	}
-	if w.health == scheduler.Unknown && good {
-		w.streak = 0
-	}
-	if w.streak++; w.streak < needed {
-		return false
-	}
-	w.health, w.streak = verdict, 0
-	return true
-}
-
 // readLoad takes the endpoint's load from its metrics. A failure leaves the
 // last one, whose time tells its age; it says nothing of the health.
-func (p *Pool) readLoad(ctx context.Context, w *watched) {
-	var load Load
-	if err := p.get(ctx, w, "/metrics", func(body io.Reader) error {
-		var err error
-		load, err = parseLoad(io.LimitReader(body, maxMetrics))
+func (p *Pool) readLoad(ctx context.Context, w *watched, r *reader) error {
+	p.mu.Lock()
+	client, url, engine := w.client, w.metrics, w.engine
+	p.mu.Unlock()
+	var load scheduler.Load
+	err := p.get(ctx, client, url, func(body io.Reader) (err error) {
+		load, err = r.read(io.LimitReader(body, maxMetrics), engine)
 		return err
-	}); err != nil {
-		return
+	})
+	if err != nil {
+		return err
 	}
 	load.At = time.Now()
+	p.feeding.Lock()
+	defer p.feeding.Unlock()
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	w.load = load
+	current := p.watched[w.id] == w
+	p.mu.Unlock()
+	if current {
+		p.feed.SetLoad(w.id, load)
+	}
+	return nil
 }

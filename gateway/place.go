@@ -1,0 +1,98 @@
+package gateway
+
+import (
+	"crypto/x509"
+	"log/slog"
+	"maps"
+	"net/http"
+	"sync"
+
+	"weir/gateway/catalogue"
+	"weir/scheduler"
+	"weir/scheduler/pool"
+)
+
+// place tells a watcher which endpoints its pool has and where it finds more.
+func (f *Fleet) place(w *pool.Pool, p *catalogue.Pool) {
+	w.Set(pool.Settings{Scrape: p.ScrapeInterval})
+	w.SetDiscovery(sourceOf(p), func(found pool.Found) pool.Endpoint {
+		e := p.Endpoint(found.ID)
+		e.URL = found.URL
+		e.Labels = mergeLabels(e.Labels, found.Labels)
+		built := f.endpoint(e)
+		built.MetricsURL = found.MetricsURL
+		return built
+	})
+	listed := make([]pool.Endpoint, len(p.Endpoints))
+	for i, e := range p.Endpoints {
+		listed[i] = f.endpoint(p.Endpoint(e.ID))
+	}
+	w.SetEndpoints(listed)
+}
+
+// endpoint is the catalogue's endpoint as the scheduler's room knows it.
+func (f *Fleet) endpoint(e catalogue.Endpoint) pool.Endpoint {
+	labels := e.AllLabels()
+	return pool.Endpoint{
+		Endpoint: scheduler.Endpoint{
+			ID: e.ID, URL: e.URL, MaxConcurrency: e.MaxConcurrency, MaxTokens: e.MaxTokens,
+			Speed: e.Speed, CacheBlocks: e.CacheBlocks, Labels: labels, Draining: e.Draining(),
+		},
+		Engine: labels[catalogue.LabelEngine],
+		Client: f.clients.get(f.log, trustOf(e)),
+	}
+}
+
+func mergeLabels(all, found map[string]string) map[string]string {
+	merged := maps.Clone(all)
+	if merged == nil {
+		return found
+	}
+	maps.Copy(merged, found)
+	return merged
+}
+
+// sourceOf is where the pool finds endpoints; nil where it lists all of them.
+func sourceOf(p *catalogue.Pool) pool.Source {
+	switch d := p.Discovery; {
+	case d == nil:
+		return nil
+	case d.File != nil:
+		return pool.File{Path: d.File.Path, Scheme: d.File.Scheme}
+	case d.DNS != nil:
+		return pool.DNS{Name: d.DNS.Name, SRV: d.DNS.SRV, Port: d.DNS.Port, Scheme: d.DNS.Scheme, Interval: d.DNS.Interval}
+	default:
+		return nil
+	}
+}
+
+// clients are the probes' clients: one that is asked for again keeps the
+// connections that it has.
+type clients struct {
+	mu  sync.Mutex
+	all map[trust]*http.Client
+}
+
+// get returns the one that trusts so; nil, the pool's own, where that is what
+// the system trusts.
+func (c *clients) get(log *slog.Logger, t trust) *http.Client {
+	if t == (trust{}) {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known := c.all[t]; known != nil {
+		return known
+	}
+	conf, err := t.config()
+	if err != nil { // trust nobody: no probe succeeds, so the endpoint counts as unhealthy
+		log.Error("an endpoint's CA can't be read", "ca_file", t.caFile, "error", err)
+		conf.RootCAs = x509.NewCertPool()
+	}
+	if c.all == nil {
+		c.all = map[trust]*http.Client{}
+	}
+	fresh := pool.NewClient(conf)
+	c.all[t] = fresh
+	return fresh
+}
