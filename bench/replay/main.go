@@ -41,18 +41,22 @@ type options struct {
 	blocks    int
 	speed     float64
 	requests  int
+	agents    int
+	seed      uint64
 }
 
 func realMain(ctx context.Context, b bubbles, args []string, stdout, stderr io.Writer) error {
 	var o options
 	flags := flag.NewFlagSet("replay", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&o.trace, "trace", "", "file in Mooncake's format, gzipped or not")
+	flags.StringVar(&o.trace, "trace", "", "file in Mooncake's format, gzipped or not; without one, generated sessions of agents")
 	flags.StringVar(&o.policies, "policy", "all", "policies to compare, with commas between: "+strings.Join(names(policies()), ", ")+"; or shared, one cache as large as all together; or all")
 	flags.IntVar(&o.endpoints, "endpoints", 8, "engines")
 	flags.IntVar(&o.blocks, "blocks", 4000, "cache blocks of 512 tokens of each engine; 0: no bound")
 	flags.Float64Var(&o.speed, "speed", 1, "how much faster than recorded the requests come")
 	flags.IntVar(&o.requests, "requests", 0, "only so many of the first requests; 0: all")
+	flags.IntVar(&o.agents, "agents", 64, "without a trace: coding agents at once, each with prompts of 142,000 tokens in the mean")
+	flags.Uint64Var(&o.seed, "seed", 1, "without a trace: another seed, other sessions")
 	flags.Usage = func() {
 		fmt.Fprint(stderr, "usage: go run ./bench/replay -trace FILE [flags]\n\nOne cell, in about a second:\n\n"+
 			"  go run ./bench/replay -trace ../shared/traces/mooncake_conversation_trace.jsonl.gz -endpoints 8 -blocks 4000 -policy ours\n\n")
@@ -77,25 +81,28 @@ func names(all []policy) (out []string) {
 	return out
 }
 
-// compare runs one trace under the policies that were asked for.
+// compare runs one workload under the policies that were asked for.
 func (o options) compare(ctx context.Context, b bubbles, stdout io.Writer) error {
-	if o.trace == "" {
-		return errors.New("-trace is missing")
+	fresh, about, from, to := o.generated()
+	if o.trace != "" {
+		t, err := readTrace(o.trace)
+		if err != nil {
+			return err
+		}
+		if o.requests > 0 {
+			t = t[:min(o.requests, len(t))]
+		}
+		about = fmt.Sprintf("%d requests at %gx speed; in order alone: unlimited %.1f %%, one shared cache %.1f %%, round-robin %.1f %%", len(t), o.speed,
+			100*inOrder(t, 1, 0), 100*inOrder(t, 1, o.endpoints*o.blocks), 100*inOrder(t, o.endpoints, o.blocks))
+		t = t.faster(o.speed)
+		fresh, from, to = func() workload { return t }, 0, 0
 	}
-	t, err := readTrace(o.trace)
+	cells, err := o.cells(fresh)
 	if err != nil {
 		return err
 	}
-	if o.requests > 0 {
-		t = t[:min(o.requests, len(t))]
-	}
-	cells, err := o.cells(t.faster(o.speed))
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(stdout, "%d requests, %d engines x %d blocks, %gx speed; order alone: unlimited %.1f %%, one shared cache %.1f %%, round-robin %.1f %%\n",
-		len(t), o.endpoints, o.blocks, o.speed, 100*inOrder(t, 1, 0), 100*inOrder(t, 1, o.endpoints*o.blocks), 100*inOrder(t, o.endpoints, o.blocks))
-	fmt.Fprintf(stdout, "%-14s %7s %12s %9s %9s %8s %9s %9s %7s %7s %6s\n", "policy", "hits", "uncached", "TTFT p50", "p95", "ITL p95", "req/s", "tok/s", "whole", "10 s", "wall")
+	fmt.Fprintf(stdout, "%d engines x %d blocks; %s\n", o.endpoints, o.blocks, about)
+	fmt.Fprintf(stdout, "%-14s %7s %7s %8s %10s %9s %8s %8s %9s %9s %7s %7s %6s\n", "policy", "hits", "ceiling", "requests", "uncached", "TTFT p50", "p95", "ITL p95", "req/s", "tok/s", "whole", "10 s", "wall")
 	for _, c := range cells {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -105,10 +112,14 @@ func (o options) compare(ctx context.Context, b bubbles, stdout io.Writer) error
 		if err != nil {
 			return err
 		}
+		ceiling := r.attainable(from)
+		if to > 0 {
+			r = r.between(from, to)
+		}
 		requests, tokens := r.throughput()
 		whole, windowed := r.balance()
-		fmt.Fprintf(stdout, "%-14s %6.2f%% %12d %9s %9s %8s %9.2f %9.0f %7.3f %7.2f %6s", c.policy.name, 100*r.hitRate(), r.uncached(),
-			ms(r.ttft("", .5)), ms(r.ttft("", .95)), ms(r.itl("all", .95)), requests, tokens, whole, windowed, time.Since(began).Round(10*time.Millisecond))
+		fmt.Fprintf(stdout, "%-14s %6.2f%% %6.2f%% %8d %9.0fk %9s %8s %8s %9.2f %9.0f %7.3f %7.2f %6s", c.policy.name, 100*r.hitRate(), 100*ceiling, len(r.records), float64(r.uncached())/1e3,
+			ms(r.ttft("", .5)), ms(r.ttft("", .95)), ms(r.itl(r.records[0].class, .95)), requests, tokens, whole, windowed, time.Since(began).Round(10*time.Millisecond))
 		for reason, n := range r.refused {
 			fmt.Fprintf(stdout, "  %d %s", n, reason)
 		}
@@ -117,10 +128,16 @@ func (o options) compare(ctx context.Context, b bubbles, stdout io.Writer) error
 	return nil
 }
 
+// generated is the workload without a trace, and when it is in full swing.
+func (o options) generated() (fresh func() workload, about string, from, to time.Duration) {
+	a := codingAgents(o.agents, o.seed)
+	return func() workload { return codingAgents(o.agents, o.seed) }, fmt.Sprintf("%d agents", o.agents), 2 * a.begin, a.cease
+}
+
 func ms(d time.Duration) string { return d.Round(time.Millisecond).String() }
 
 // cells are the setups of one comparison.
-func (o options) cells(w workload) ([]setup, error) {
+func (o options) cells(fresh func() workload) ([]setup, error) {
 	wanted := strings.Split(o.policies, ",")
 	all := append(policies(), policy{name: "shared", build: leastLoaded().build})
 	for _, name := range wanted {
@@ -131,7 +148,7 @@ func (o options) cells(w workload) ([]setup, error) {
 	var out []setup
 	for _, p := range all {
 		if slices.Contains(wanted, "all") || slices.Contains(wanted, p.name) {
-			out = append(out, setup{workload: w, engines: fleetOf(o.endpoints, standard(o.blocks)), policy: p, shared: p.name == "shared"})
+			out = append(out, setup{workload: fresh(), engines: fleetOf(o.endpoints, standard(o.blocks)), policy: p, shared: p.name == "shared"})
 		}
 	}
 	return out, nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -29,6 +30,43 @@ type result struct {
 	span     time.Duration
 	busy     []time.Duration // by engine
 	engines  int
+}
+
+// between returns the part of a result whose requests came in a stretch, when
+// the workload was in full swing.
+func (r result) between(from, to time.Duration) result {
+	var kept []record
+	for _, x := range r.records {
+		if x.at >= from && x.at < to {
+			kept = append(kept, x)
+		}
+	}
+	r.records, r.span = kept, to-from
+	return r
+}
+
+// attainable is the part of the blocks of the requests that came after the
+// time which had been in an earlier prompt: what a cache finds that forgets
+// nothing.
+func (r *result) attainable(after time.Duration) float64 {
+	sorted := slices.Clone(r.records)
+	slices.SortFunc(sorted, func(a, b record) int { return cmp.Compare(a.at, b.at) })
+	seen := map[uint64]bool{}
+	hits, all := 0, 0
+	for _, x := range sorted {
+		found := true
+		for _, id := range x.blocks {
+			found = found && seen[id]
+			if x.at >= after {
+				all++
+				if found {
+					hits++
+				}
+			}
+			seen[id] = true
+		}
+	}
+	return ratio(hits, all)
 }
 
 func newResult(engines int) result {
