@@ -3,194 +3,143 @@ package scheduler
 import (
 	"cmp"
 	"container/heap"
-	"container/list"
-	"slices"
 	"time"
 )
 
-// maxIdleFlows is how many flows without a backlog a band remembers. A
-// forgotten flow returns as a new one: what it was served beyond the others is
-// forgiven.
+// maxIdleFlows is how many flows without a backlog or a lease a band remembers.
+// The longest unused goes first. A forgotten flow returns as a new one: what it
+// was served beyond the others is forgiven.
 const maxIdleFlows = 4096
 
-// band is one priority level: its flows, and whose turn it is among them. It
-// is a virtual token counter: the flow that was served least, by weight, goes
-// next; and a flow that comes back starts level with the least served one, so
-// that nobody saves up by staying away.
+// band is one priority level: its flows, and whose turn it is among them.
 type band struct {
 	priority int
-	flows    map[string]*flow
-	backlog  byService  // flows in which something waits
-	recent   *list.List // all flows, the longest unused first
-	queued   int
-	level    float64 // counter of the flow that was served last, before it was
-	turn     uint64
+	cfg      BandConfig // complete
+	fairness fairness
+
+	flows   map[string]*flow
+	idle    idleFlows
+	backlog flowHeap // flows in which something waits
+	weight  int      // of those, in sum
+	queued  int
+	bytes   int64
+	owed    float64 // tokens that the band's MinShare is behind, or ahead if negative
 
 	dispatched uint64
 	waited     time.Duration // in sum, by those dispatched
 	refused    map[Reason]uint64
 }
 
-// flow returns the flow of this id, with the weight of its latest request.
-func (b *band) flow(id string, weight int) *flow {
-	f := b.flows[id]
+// flow returns the flow of a request, with the weight and the reservation that
+// the request brings.
+func (b *band) flow(r *Request) *flow {
+	f := b.flows[r.Flow.FairnessID]
 	if f == nil {
-		f = &flow{id: id, backlog: -1, output: assumedOutput}
-		f.used = b.recent.PushBack(f)
-		b.flows[id] = f
-		b.forget()
-	} else {
-		b.recent.MoveToBack(f.used)
+		f = newFlow(r.Flow.FairnessID, b)
+		b.flows[f.id] = f
 	}
-	f.weight = max(weight, 1)
+	weight := max(r.Weight, 1)
+	if f.backlog >= 0 {
+		b.weight += weight - f.weight
+	}
+	f.weight, f.reserved = weight, r.Reserved
+	b.rest(f)
 	return f
 }
 
-// forget drops the longest unused flows beyond the bound, never one with a
-// backlog.
-func (b *band) forget() {
-	for len(b.flows)-len(b.backlog) > maxIdleFlows {
-		f := b.recent.Front().Value.(*flow)
-		if f.backlog >= 0 {
-			b.recent.MoveToBack(f.used)
-			continue
-		}
-		b.recent.Remove(f.used)
-		delete(b.flows, f.id)
+// rest moves the flow to where it belongs: idle or not.
+func (b *band) rest(f *flow) {
+	if f.idle {
+		b.idle.remove(f)
+	}
+	if f.busy() {
+		return
+	}
+	b.idle.add(f)
+	for b.idle.n > maxIdleFlows {
+		oldest := b.idle.oldest
+		b.idle.remove(oldest)
+		delete(b.flows, oldest.id)
+		oldest.program.leave(oldest)
 	}
 }
 
-// lift brings a flow without a backlog level with the least served flow.
-func (b *band) lift(f *flow) {
-	level := b.level
-	if len(b.backlog) > 0 {
-		level = b.backlog[0].served
-	}
-	if level > f.served {
-		f.lifted += level - f.served
-		f.served = level
-	}
-}
-
-// charge books an estimate of what the flow is about to be served.
-func (b *band) charge(f *flow, tokens int) charge {
-	b.level = f.served
-	b.turn++
-	f.turn = b.turn
-	c := charge{amount: float64(tokens) / float64(f.weight), weight: f.weight, lifted: f.lifted}
-	b.book(f, c.amount)
-	return c
-}
-
-// correct replaces a charge by what was used. What the flow was charged too
-// much is returned, but for as much as it was lifted meanwhile: without the
-// charge it would have been lifted by that much more.
-func (b *band) correct(f *flow, c charge, tokens int) {
-	by := float64(tokens)/float64(c.weight) - c.amount
-	if by < 0 {
-		by = min(by+f.lifted-c.lifted, 0)
-	}
-	b.book(f, by)
-}
-
-func (b *band) book(f *flow, by float64) {
-	f.served += by
-	if f.backlog >= 0 {
+// changed puts the flow where it belongs after something came into its queue,
+// left it, or changed its account.
+func (b *band) changed(f *flow) {
+	waits, counted := f.queued() > 0, f.backlog >= 0
+	switch {
+	case waits && counted:
 		heap.Fix(&b.backlog, f.backlog)
-	}
-}
-
-// charge is what a flow's counter was charged for one lease.
-type charge struct {
-	amount float64
-	weight int
-	lifted float64 // the flow's, at that time
-}
-
-// queues is all that waits in a pool: bands, highest first, with their flows.
-// Bands come from the operator's catalogue, so there are few.
-type queues struct {
-	bands  []*band
-	queued int
-}
-
-func (q *queues) band(priority int) *band {
-	i, ok := slices.BinarySearchFunc(q.bands, priority, func(b *band, priority int) int {
-		return cmp.Compare(priority, b.priority)
-	})
-	if !ok {
-		q.bands = slices.Insert(q.bands, i, &band{
-			priority: priority,
-			flows:    map[string]*flow{},
-			recent:   list.New(),
-			refused:  map[Reason]uint64{},
-		})
-	}
-	return q.bands[i]
-}
-
-func (q *queues) push(b *band, f *flow, w *waiter) {
-	w.band, w.flow = b, f
-	if f.queued == 0 {
-		b.lift(f)
+	case waits:
+		b.weight += f.weight
 		heap.Push(&b.backlog, f)
+	case counted:
+		b.weight -= f.weight
+		heap.Remove(&b.backlog, f.backlog)
 	}
-	f.push(w)
-	b.queued++
-	q.queued++
+	b.rest(f)
 }
 
-// next returns the waiter whose turn it is, or nil. It changes nothing. The
-// search ends at the first band that may not fill the pool further, even if
-// nothing waits in it: what is held back for a band is not for lower ones.
-func (q *queues) next(ceiling func(b *band) bool) *waiter {
-	if q.queued == 0 {
-		return nil
+// arrives tells the policy of a flow that has no backlog yet.
+func (b *band) arrives(f *flow, now time.Time) {
+	var first *flow
+	if len(b.backlog.flows) > 0 {
+		first = b.backlog.flows[0]
 	}
-	for _, b := range q.bands {
-		if !ceiling(b) {
-			return nil
-		}
-		if len(b.backlog) > 0 {
-			return b.backlog[0].head
-		}
-	}
-	return nil
+	b.fairness.arrives(f, first, now)
 }
 
-func (q *queues) remove(w *waiter) {
-	w.flow.remove(w)
-	w.band.queued--
-	q.queued--
-	if w.flow.queued == 0 {
-		heap.Remove(&w.band.backlog, w.flow.backlog)
-		w.band.forget()
-	}
-	w.flow = nil
-}
+// The defaults of a band, which are llm-d's.
+const (
+	defaultBandBytes  = 1_000_000_000
+	defaultInactivity = 120 * time.Second
+	defaultHalfLife   = 60 * time.Second
+)
 
-// each calls do for every waiter, which may remove the one that it is given.
-func (q *queues) each(do func(*waiter)) {
-	for _, b := range q.bands {
-		for _, f := range slices.Clone(b.backlog) {
-			for w := f.head; w != nil; {
-				next := w.next
-				do(w)
-				w = next
-			}
+// band returns the complete policies of a priority: its own, or the default's
+// for its sign, with what they leave open.
+func (c *Config) band(priority int) BandConfig {
+	b := c.DefaultBand
+	if priority < 0 && c.DefaultNegativeBand != nil {
+		b = *c.DefaultNegativeBand
+	}
+	for i := range c.Bands {
+		if c.Bands[i].Priority == priority {
+			b = c.Bands[i]
 		}
 	}
+	b.Priority = priority
+	b.MaxQueued = cmp.Or(b.MaxQueued, c.MaxBandQueued)
+	b.MaxBytes = cmp.Or(b.MaxBytes, defaultBandBytes)
+	b.MaxFlowQueued = cmp.Or(b.MaxFlowQueued, c.MaxFlowQueued)
+	b.TTL = cmp.Or(b.TTL, c.TTL)
+	b.Ordering = cmp.Or(b.Ordering, FirstCome)
+	b.Fairness = b.Fairness.withDefaults()
+	return b
 }
 
-// ahead estimates how many go before a newcomer to the flow: all of the higher
-// bands, and of its own band one of each other flow for each one of its own.
-func (q *queues) ahead(b *band, f *flow) int {
-	n := 0
-	for _, higher := range q.bands {
-		if higher.priority <= b.priority {
-			break
-		}
-		n += higher.queued
+func (f Fairness) withDefaults() Fairness {
+	f.Policy = cmp.Or(f.Policy, VirtualTokenCounter)
+	f.ServiceWeight = cmp.Or(f.ServiceWeight, 0.8)
+	f.HeadWaitWeight = cmp.Or(f.HeadWaitWeight, 0.2)
+	f.HalfLife = cmp.Or(f.HalfLife, defaultHalfLife)
+	f.TurnTimeWeight = cmp.Or(f.TurnTimeWeight, 0.5)
+	f.TurnInactivity = cmp.Or(f.TurnInactivity, defaultInactivity)
+	return f
+}
+
+// sessions reports whether sessions take turns inside a flow of the band.
+func (b *BandConfig) sessions() bool {
+	return b.Fairness.Policy == VirtualTokenCounter && !b.Fairness.IgnoreTurns
+}
+
+// ttl is the limit in the queue of a request that brings one of its own, which
+// only shortens the band's. Zero is none.
+func (b *BandConfig) ttl(own time.Duration) time.Duration {
+	limit := max(b.TTL, 0)
+	if own > 0 && (limit == 0 || own < limit) {
+		limit = own
 	}
-	return n + min(b.queued, (f.queued+1)*max(len(b.backlog), 1))
+	return limit
 }

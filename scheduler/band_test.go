@@ -6,113 +6,120 @@ import (
 	"time"
 )
 
+func newQueues(cfg Config) *queues {
+	q := &queues{}
+	cfg = cfg.withDefaults()
+	q.configure(&cfg)
+	return q
+}
+
+// wait queues a request as one that came at the time.
+func (q *queues) wait(r Request, at time.Time) *waiter {
+	b, f := q.flow(&r)
+	w := &waiter{request: r, entered: at, queuedAt: r.QueuedAt}
+	if w.queuedAt.IsZero() {
+		w.queuedAt = at
+	}
+	q.push(b, f, w)
+	return w
+}
+
+func in(fairnessID string, band int) Request {
+	return Request{Flow: Flow{FairnessID: fairnessID, Band: band}}
+}
+
+func always(*band) bool { return true }
+
+// send dispatches whose turn it is, as one that is expected to take s.
+func (q *queues) send(t *testing.T, s service, at time.Time) (*waiter, *charge) {
+	t.Helper()
+	w := q.next(always)
+	if w == nil {
+		t.Fatal("nobody's turn")
+	}
+	c := &charge{band: w.band, flow: w.flow}
+	q.began(c, &w.request, s, at)
+	q.remove(w)
+	return w, c
+}
+
 func TestIdleFlowsAreForgottenOldestFirst(t *testing.T) {
 	t.Parallel()
-	var q queues
+	now := time.Unix(1, 0)
+	q := newQueues(Config{})
+	waiting := q.wait(in("waiting", 0), now)
+	q.wait(in("running", 0), now)
+	_, _ = q.send(t, service{}, now) // "waiting", which came first
+	_, running := q.send(t, service{}, now)
+	waiting = q.wait(in("waiting", 0), now)
 	b := q.band(0)
-	waiting := &waiter{queuedAt: time.Unix(1, 0)}
-	q.push(b, b.flow("waiting", 1), waiting)
 	for i := range 3 * maxIdleFlows {
-		b.flow(fmt.Sprintf("f%d", i), 1)
+		r := in(fmt.Sprintf("f%d", i), 0)
+		q.flow(&r)
 	}
-	if got := len(b.flows); got != maxIdleFlows+1 {
-		t.Errorf("%d flows remembered, want %d idle ones and the waiting one", got, maxIdleFlows)
+	if got := len(b.flows); got != maxIdleFlows+2 || b.idle.n != maxIdleFlows {
+		t.Errorf("%d flows remembered, %d of them idle; want %d idle ones and two busy ones", got, b.idle.n, maxIdleFlows)
 	}
-	if b.recent.Len() != len(b.flows) {
-		t.Errorf("%d flows in order of use, %d by id", b.recent.Len(), len(b.flows))
-	}
-	if b.flows["waiting"] == nil {
-		t.Error("a flow was forgotten while a request waits in it")
+	if b.flows["waiting"] == nil || b.flows["running"] == nil {
+		t.Error("a flow was forgotten while a request waits or runs in it")
 	}
 	if b.flows["f0"] != nil || b.flows[fmt.Sprintf("f%d", 3*maxIdleFlows-1)] == nil {
 		t.Error("not the longest unused were forgotten")
 	}
 	q.remove(waiting)
-	if got := len(b.flows); got != maxIdleFlows {
+	q.ended(running, service{}, now)
+	if got := len(b.flows); got > maxIdleFlows+1 || b.idle.n > maxIdleFlows {
 		t.Errorf("%d flows remembered when none waits, want %d", got, maxIdleFlows)
 	}
 }
 
 func TestFlowsThatWereServedTheSameTakeTurns(t *testing.T) {
 	t.Parallel()
-	var q queues
-	b := q.band(0)
+	now := time.Unix(1, 0)
+	q := newQueues(Config{})
 	for _, id := range []string{"a", "b", "c"} {
 		for range 4 {
-			q.push(b, b.flow(id, 1), &waiter{})
+			q.wait(in(id, 0), now)
 		}
 	}
 	turns := map[string]int{}
 	for n := 1; q.queued > 0; n++ {
-		w := q.next(func(*band) bool { return true })
-		f := w.flow
-		q.remove(w)
-		b.charge(f, 0) // requests that cost nothing, so that only turns tell flows apart
-		turns[f.id]++
+		w, _ := q.send(t, service{}, now) // requests that cost nothing, so that only turns tell flows apart
+		turns[w.request.Flow.FairnessID]++
 		if n%3 == 0 && (turns["a"] != turns["b"] || turns["b"] != turns["c"]) {
 			t.Fatalf("after %d dispatches the turns are %v, want the same for all", n, turns)
 		}
 	}
 }
 
-func TestFlowIsOrderedByFirstQueueingTime(t *testing.T) {
-	t.Parallel()
-	var f flow
-	at := func(second int) *waiter { return &waiter{queuedAt: time.Unix(int64(second), 0)} }
-	order := func() string {
-		s := ""
-		for w := f.head; w != nil; w = w.next {
-			s += fmt.Sprint(w.queuedAt.Unix(), " ")
-		}
-		back := ""
-		for w := f.tail; w != nil; w = w.prev {
-			back = fmt.Sprint(w.queuedAt.Unix(), " ") + back
-		}
-		if s != back {
-			t.Errorf("forwards %q, backwards %q", s, back)
-		}
-		return s
-	}
-	middle, last := at(5), at(7)
-	for _, w := range []*waiter{at(3), middle, last, at(7), at(1), at(4), at(2)} {
-		f.push(w)
-	}
-	if got, want := order(), "1 2 3 4 5 7 7 "; got != want {
-		t.Errorf("order is %q, want %q", got, want)
-	}
-	f.remove(f.head)
-	f.remove(middle)
-	f.remove(f.tail)
-	if got, want := order(), "2 3 4 7 "; got != want || f.tail != last || f.queued != 4 {
-		t.Errorf("after removing the ends and the middle: %q with %d queued, want %q with 4", got, f.queued, want)
-	}
-	for f.head != nil {
-		f.remove(f.tail)
-	}
-	if f.tail != nil || f.queued != 0 {
-		t.Error("an emptied flow is not empty")
-	}
-}
-
 func TestAheadCountsHigherBandsAndTurns(t *testing.T) {
 	t.Parallel()
-	var q queues
-	fill := func(priority int, id string, n int) *flow {
-		b := q.band(priority)
-		f := b.flow(id, 1)
+	q := newQueues(Config{})
+	fill := func(priority int, id string, weight, n int) *flow {
+		r := in(id, priority)
+		r.Weight = weight
 		for range n {
-			q.push(b, f, &waiter{})
+			q.wait(r, time.Unix(1, 0))
 		}
+		_, f := q.flow(&r)
 		return f
 	}
-	fill(10, "x", 7)
-	fill(-10, "x", 1000)
-	fill(0, "flood", 500)
-	few := fill(0, "few", 2)
-	if got, want := q.ahead(q.band(0), few), 7+3*2; got != want {
-		t.Errorf("%d ahead of a flow with two waiting beside a flood, want %d", got, want)
-	}
-	if got, want := q.ahead(q.band(0), q.band(0).flow("flood", 1)), 7+502; got != want {
-		t.Errorf("%d ahead of the flood's next, want %d", got, want)
+	fill(10, "x", 1, 7)
+	fill(-10, "x", 1, 1000)
+	flood := fill(0, "flood", 1, 500)
+	few := fill(0, "few", 1, 2)
+	newcomer := fill(0, "new", 4, 0)
+	for _, tt := range []struct {
+		name string
+		f    *flow
+		want int
+	}{
+		{"a flow with two waiting beside a flood", few, 7 + 2 + 3},
+		{"the flood's next", flood, 7 + 500 + 2},
+		{"a newcomer of four times the weight", newcomer, 7 + 1},
+	} {
+		if got := q.ahead(q.band(0), tt.f); got != tt.want {
+			t.Errorf("%d ahead of %s, want %d", got, tt.name, tt.want)
+		}
 	}
 }

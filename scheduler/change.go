@@ -18,9 +18,7 @@ func (e *Embedded) SetConfig(cfg Config) {
 func (e *Embedded) configure(cfg Config) {
 	e.cfg = cfg.withDefaults()
 	e.ring.resize(e.cfg.Decisions)
-	for i := range e.cfg.Bands {
-		e.queues.band(e.cfg.Bands[i].Priority)
-	}
+	e.queues.configure(&e.cfg)
 	e.fleet.set(e.given, e.cfg.MaxConcurrency)
 }
 

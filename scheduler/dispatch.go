@@ -49,7 +49,6 @@ func (e *Embedded) direct(b *band, f *flow, r *Request, now time.Time) *lease {
 		e.wakeAt(again, now)
 		return nil
 	}
-	b.lift(f)
 	return e.grant(c, b, f, r, arrival{at: now}, "", now)
 }
 
@@ -71,9 +70,8 @@ func (e *Embedded) dispatch(now time.Time) {
 			e.wakeAt(again, now)
 			return
 		}
-		b, f := w.band, w.flow
+		w.lease = e.grant(c, w.band, w.flow, &w.request, w.came, w.held, now)
 		e.queues.remove(w)
-		w.lease = e.grant(c, b, f, &w.request, w.came, w.held, now)
 		w.done <- struct{}{}
 	}
 	e.wake.Stop()

@@ -86,16 +86,15 @@ func (e *Embedded) enter(r *Request) (*lease, *waiter, *Refusal) {
 		return nil, nil, &Refusal{Reason: ShuttingDown, RetryAfter: minRetryAfter}
 	}
 	now := e.now()
-	b := e.queues.band(r.Flow.Band)
-	f := b.flow(r.Flow.FairnessID, r.Weight)
+	b, f := e.queues.flow(r)
 	if e.queues.queued == 0 {
 		if l := e.direct(b, f, r, now); l != nil {
 			return l, nil, nil
 		}
 	}
 	came := arrival{at: now, queued: e.queues.queued, ahead: e.queues.ahead(b, f)}
-	deadline := e.deadline(r.TTL, now)
-	reason, refused := e.full(b, f)
+	deadline := e.deadline(b, r.TTL, now)
+	reason, refused := e.queues.full(b, f, int64(len(r.Body)))
 	if !refused && !deadline.IsZero() && !now.Before(deadline) {
 		reason, refused = e.timeout(), true
 	}
@@ -112,21 +111,6 @@ func (e *Embedded) enter(r *Request) (*lease, *waiter, *Refusal) {
 	e.queues.push(b, f, w)
 	w.limit(deadline, now)
 	return nil, w, nil
-}
-
-// full checks the caps from the outside in, so that the reason names the
-// widest queue that has no place.
-func (e *Embedded) full(b *band, f *flow) (Reason, bool) {
-	switch {
-	case e.queues.queued >= e.cfg.MaxQueued:
-		return PoolFull, true
-	case b.queued >= e.cfg.MaxBandQueued:
-		return BandFull, true
-	case f.queued >= e.cfg.MaxFlowQueued:
-		return FlowFull, true
-	default:
-		return "", false
-	}
 }
 
 // wait blocks until the waiter has its answer.
@@ -168,8 +152,7 @@ func (e *Embedded) expire(w *waiter) bool {
 		return true // answered in the same instant
 	}
 	now := e.now()
-	if w.deadline.IsZero() || now.Before(w.deadline) {
-		w.limit(w.deadline, now)
+	if w.early(now) {
 		return false
 	}
 	f := w.flow

@@ -1,7 +1,7 @@
 package scheduler
 
 import (
-	"container/list"
+	"container/heap"
 	"time"
 )
 
@@ -11,77 +11,65 @@ type waiter struct {
 	request  Request
 	flow     *flow // nil when not queued
 	band     *band
-	queuedAt time.Time // orders the flow: of the first attempt
+	queuedAt time.Time // of the first attempt
 	entered  time.Time // when this attempt began to wait
 	deadline time.Time // zero: none
+	moved    bool      // the deadline has changed since the timer may have fired
 	timer    *time.Timer
 	came     arrival // what it met when it came
 	held     Hold    // what held it last
+	order    order
+	place    int // in the flow's heap
 
 	done    chan struct{} // one token once lease or refusal is set by another
 	lease   *lease
 	refusal *Refusal
-
-	prev, next *waiter
 }
 
-// flow is one tenant's queue in one band, oldest first, and its account: the
-// tokens that it was served, divided by its weight.
+// flow is one tenant's queue in one band and its account.
 type flow struct {
-	id     string
-	weight int
+	id   string
+	band *band
 
-	served  float64 // virtual token counter
-	lifted  float64 // how much of served was never served, in sum
-	turn    uint64  // of its last dispatch: equal counters take turns
-	output  float64 // running mean of output tokens, for estimates
-	backlog int     // place in the band's heap; -1 when nothing waits
-	used    *list.Element
+	weight   int // these two as the latest request says
+	reserved int
 
-	head, tail *waiter
-	queued     int
+	waiting  waiters
+	live     map[*charge]struct{} // one for each lease
+	held     int                  // tokens of the live ones
+	backlog  int                  // place in the band's heap; -1 when nothing waits
+	promised int                  // place in the pool's heap of flows below their reservation; -1
+
+	output       float64 // running mean of output tokens, for estimates
+	older, newer *flow   // in the band's list of idle flows
+	idle         bool    // is in it
+
+	account
 }
 
-// push puts w behind those that began to wait before it. A retry brings the
-// time of its first attempt, and so goes to the head. Looking from the tail
-// for newcomers and from the head for retries makes both short.
-func (f *flow) push(w *waiter) {
-	f.queued++
-	if f.tail == nil {
-		f.head, f.tail = w, w
-		return
-	}
-	if !w.queuedAt.Before(f.tail.queuedAt) {
-		w.prev, f.tail.next, f.tail = f.tail, w, w
-		return
-	}
-	at := f.head
-	for !w.queuedAt.Before(at.queuedAt) {
-		at = at.next
-	}
-	w.prev, w.next = at.prev, at
-	at.prev = w
-	if w.prev == nil {
-		f.head = w
-	} else {
-		w.prev.next = w
-	}
+// account is what the fairness policies know of a flow, each its own part.
+type account struct {
+	served float64 // VirtualTokenCounter: tokens divided by weight
+	lifted float64 // how much of served was never served, in sum
+	turn   uint64  // of its last dispatch: equal counters take turns
+
+	round uint64 // RoundRobin: in which it goes next
+
+	program *program // the program policies
 }
 
-func (f *flow) remove(w *waiter) {
-	f.queued--
-	if w.prev == nil {
-		f.head = w.next
-	} else {
-		w.prev.next = w.next
-	}
-	if w.next == nil {
-		f.tail = w.prev
-	} else {
-		w.next.prev = w.prev
-	}
-	w.prev, w.next = nil, nil
+func newFlow(id string, b *band) *flow {
+	return &flow{id: id, band: b, live: map[*charge]struct{}{}, backlog: -1, promised: -1, output: assumedOutput}
 }
+
+func (f *flow) head() *waiter { return f.waiting[0] }
+
+func (f *flow) queued() int { return len(f.waiting) }
+
+func (f *flow) busy() bool { return len(f.waiting) > 0 || len(f.live) > 0 }
+
+func (f *flow) push(w *waiter)   { heap.Push(&f.waiting, w) }
+func (f *flow) remove(w *waiter) { heap.Remove(&f.waiting, w.place) }
 
 // assumedOutput is the output estimate of a flow of which nothing is known.
 const assumedOutput = 128
@@ -98,36 +86,35 @@ func (f *flow) expectedOutput(bound int) int {
 
 func (f *flow) learn(output int) { f.output += (float64(output) - f.output) / 8 }
 
-// byService orders the flows with a backlog: least served first, and among
-// equals the one whose last turn is longest ago.
-type byService []*flow
+// idleFlows is a list of flows in which nothing waits or runs.
+type idleFlows struct {
+	oldest, newest *flow
+	n              int
+}
 
-func (h byService) Len() int { return len(h) }
-func (h byService) Less(i, j int) bool {
-	if h[i].served != h[j].served {
-		return h[i].served < h[j].served
+// add puts f behind those that are idle for longer.
+func (l *idleFlows) add(f *flow) {
+	f.idle, f.older, f.newer = true, l.newest, nil
+	if l.newest == nil {
+		l.oldest = f
+	} else {
+		l.newest.newer = f
 	}
-	return h[i].turn < h[j].turn
+	l.newest = f
+	l.n++
 }
 
-func (h byService) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].backlog, h[j].backlog = i, j
-}
-
-// Push and Pop belong to heap.Interface.
-func (h *byService) Push(x any) {
-	f := x.(*flow)
-	f.backlog = len(*h)
-	*h = append(*h, f)
-}
-
-// Pop removes the last flow.
-func (h *byService) Pop() any {
-	last := len(*h) - 1
-	f := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	f.backlog = -1
-	return f
+func (l *idleFlows) remove(f *flow) {
+	if f.older == nil {
+		l.oldest = f.newer
+	} else {
+		f.older.newer = f.newer
+	}
+	if f.newer == nil {
+		l.newest = f.older
+	} else {
+		f.newer.older = f.older
+	}
+	f.idle, f.older, f.newer = false, nil, nil
+	l.n--
 }

@@ -10,8 +10,6 @@ import (
 type lease struct {
 	scheduler *Embedded
 	endpoint  *endpoint
-	band      *band
-	flow      *flow
 	request   leased
 
 	charge    charge
@@ -65,17 +63,17 @@ func (l *lease) End(o Outcome) {
 // usage is what the attempt cost its flow: nothing where the endpoint failed
 // or refused; else what is known, and the estimate of the prompt where the
 // caller left before it was counted.
-func (l *lease) usage(o Outcome) (input, output int) {
+func (l *lease) usage(o Outcome) service {
 	switch o.Result {
 	case EndpointFault, CallerFault, Overloaded:
-		return 0, 0
+		return service{}
 	default:
 	}
-	input, output = o.InputTokens, max(o.OutputTokens, int(l.output.Load()))
-	if input == 0 && o.CachedTokens == 0 {
-		input = l.request.inputTokens
+	s := service{input: o.InputTokens, cached: o.CachedTokens, output: max(o.OutputTokens, int(l.output.Load()))}
+	if s.input == 0 && s.cached == 0 {
+		s.input, s.estimated = l.request.inputTokens, true
 	}
-	return input, output
+	return s
 }
 
 // end is the one place where a lease stops being live.
@@ -85,20 +83,18 @@ func (e *Embedded) end(l *lease, o Outcome) {
 	now := e.now()
 	e.fleet.release(l)
 	l.endpoint.ended(l, o.Result, e.cfg.Breaker, e.cfg.OverloadPause, now)
-	e.settle(l, o)
+	e.settle(l, o, now)
 	e.dispatch(now)
 }
 
 // settle replaces a lease's charge by what was used.
-func (e *Embedded) settle(l *lease, o Outcome) {
-	input, output := l.usage(o)
-	l.band.correct(l.flow, l.charge, e.cost(input, output))
+func (e *Embedded) settle(l *lease, o Outcome, now time.Time) {
+	used := l.usage(o)
+	e.queues.ended(&l.charge, used, now)
 	if o.Result == Completed {
-		l.flow.learn(output)
+		l.charge.flow.learn(used.output)
 	}
 }
-
-func (e *Embedded) cost(input, output int) int { return input + e.cfg.OutputCost*output }
 
 func (e *Embedded) proved(l *lease) {
 	e.mu.Lock()
@@ -111,11 +107,13 @@ func (e *Embedded) proved(l *lease) {
 func (e *Embedded) grant(c choice, b *band, f *flow, r *Request, came arrival, held Hold, now time.Time) *lease {
 	p := c.endpoints[0]
 	l := &lease{
-		scheduler: e, endpoint: p, band: b, flow: f,
+		scheduler: e, endpoint: p, charge: charge{band: b, flow: f},
 		request:   leased{body: r.Body, inputTokens: r.InputTokens},
 		probation: p.open() || p.health == Unknown,
 	}
-	l.charge = b.charge(f, e.cost(r.InputTokens, f.expectedOutput(r.OutputTokens)))
+	e.queues.began(&l.charge, r, service{
+		input: max(r.InputTokens-c.cached, 0), cached: c.cached, output: f.expectedOutput(r.OutputTokens),
+	}, now)
 	p.live[l] = struct{}{}
 	p.began(l)
 	b.dispatched++

@@ -105,7 +105,7 @@ func (e *Embedded) State() State {
 	live := map[*flow]int{}
 	for _, p := range slices.Concat(e.fleet.endpoints, e.fleet.leaving) {
 		for l := range p.live {
-			live[l.flow]++
+			live[l.charge.flow]++
 		}
 		s.Live += len(p.live)
 		s.Endpoints = append(s.Endpoints, p.state(now))
@@ -131,12 +131,12 @@ func (b *band) state(live map[*flow]int) BandState {
 	}
 	for _, f := range b.flows {
 		n := live[f]
-		if f.queued == 0 && n == 0 {
+		if f.queued() == 0 && n == 0 {
 			continue
 		}
 		s.Live += n
 		s.Flows = append(s.Flows, FlowState{
-			FairnessID: f.id, Weight: f.weight, Queued: f.queued, Live: n, Served: f.served,
+			FairnessID: f.id, Weight: f.weight, Queued: f.queued(), Live: n, Served: f.served,
 		})
 	}
 	slices.SortFunc(s.Flows, func(a, b FlowState) int { return cmp.Compare(a.FairnessID, b.FairnessID) })

@@ -10,29 +10,48 @@ import (
 
 // limit sets when the waiter's time is up.
 func (w *waiter) limit(deadline, now time.Time) {
+	w.moved = !w.deadline.IsZero() // the timer may have fired for the old one
 	w.deadline = deadline
-	if deadline.IsZero() {
+	w.arm(now)
+}
+
+func (w *waiter) arm(now time.Time) {
+	if w.deadline.IsZero() {
 		w.timer.Stop()
 		return
 	}
-	w.timer.Reset(deadline.Sub(now))
+	w.timer.Reset(w.deadline.Sub(now))
+}
+
+// early reports whether the timer fired for a deadline that has moved since. It
+// trusts the timer otherwise, which no jump of the clock disturbs.
+func (w *waiter) early(now time.Time) bool {
+	if !w.moved {
+		return false
+	}
+	w.moved = false
+	if w.deadline.IsZero() || now.Before(w.deadline) {
+		w.arm(now)
+		return true
+	}
+	return false
 }
 
 // deadline is that of a request which begins to wait now.
-func (e *Embedded) deadline(ttl time.Duration, now time.Time) time.Time {
-	return e.deadlineFrom(now, now, ttl)
+func (e *Embedded) deadline(b *band, ttl time.Duration, now time.Time) time.Time {
+	return e.deadlineFrom(b, now, now, ttl)
 }
 
 // deadlineOf is that of a waiter after the pool filled or emptied.
 func (e *Embedded) deadlineOf(w *waiter) time.Time {
-	return e.deadlineFrom(w.entered, e.changed, w.request.TTL)
+	return e.deadlineFrom(w.band, w.entered, e.changed, w.request.TTL)
 }
 
 // deadlineFrom is the earliest of three: the limit of the pool as it is now,
 // counted since it is so; both limits of the pool together; the request's own.
-// Zero is none.
-func (e *Embedded) deadlineFrom(entered, since time.Time, ttl time.Duration) time.Time {
-	filled, empty := e.cfg.TTL, max(e.cfg.NoEndpointTTL, 0)
+// Zero is none. The limit of a pool with endpoints is the band's.
+func (e *Embedded) deadlineFrom(b *band, entered, since time.Time, ttl time.Duration) time.Time {
+	filled, empty := b.cfg.TTL, max(e.cfg.NoEndpointTTL, 0)
 	var deadline time.Time
 	switch {
 	case !e.populated:

@@ -1,0 +1,119 @@
+package scheduler
+
+import (
+	"container/heap"
+	"math"
+	"time"
+)
+
+// order is where a waiter stands among others. It is fixed when the waiter is
+// queued, so that a heap holds it: what grows with time grows for all alike.
+type order struct {
+	fresh bool    // not a retry; retries go first, the oldest request before the others
+	due   int64   // by the ordering, in nanoseconds; math.MaxInt64 when nothing is due
+	turn  float64 // by the turns of sessions: less for a deeper one and for one that waits longer
+	seq   uint64  // of arrival, which no jump of the clock disturbs
+}
+
+func (a *order) before(b *order) bool {
+	switch {
+	case a.fresh != b.fresh:
+		return b.fresh
+	case a.due != b.due:
+		return a.due < b.due
+	case a.turn != b.turn:
+		return a.turn < b.turn
+	default:
+		return a.seq < b.seq
+	}
+}
+
+// rank gives w its order in its band. Where sessions take turns, their score is
+// turn + TurnTimeWeight * seconds waited, the highest first; the ordering goes
+// before it, and leaves all to it where it is FirstCome.
+func (q *queues) rank(w *waiter) {
+	b, r := w.band, &w.request
+	o := order{fresh: r.QueuedAt.IsZero(), seq: w.order.seq}
+	switch {
+	case !o.fresh:
+		o.due = w.queuedAt.UnixNano()
+	case b.cfg.Ordering == Earliest:
+		o.due = due(w.entered, b.cfg.ttl(r.TTL))
+	case b.cfg.Ordering == SLODeadline:
+		o.due = due(w.queuedAt, r.TTFT)
+	default: // FirstCome: as they arrived
+	}
+	if o.fresh && b.cfg.sessions() {
+		o.turn = b.cfg.Fairness.TurnTimeWeight*seconds(w.entered) - float64(q.turn(b, r, w.entered))
+	}
+	w.order = o
+}
+
+// due is the time at after, in nanoseconds; the far future where after is no
+// limit or reaches beyond it.
+func due(at time.Time, after time.Duration) int64 {
+	n := at.UnixNano()
+	if after <= 0 || int64(after) > math.MaxInt64-n {
+		return math.MaxInt64
+	}
+	return n + int64(after)
+}
+
+func seconds(at time.Time) float64 { return float64(at.UnixNano()) / float64(time.Second) }
+
+// turn is which turn of its session the request is.
+func (q *queues) turn(b *band, r *Request, now time.Time) int {
+	switch {
+	case r.Turn > 0:
+		return r.Turn
+	case r.Session == "":
+		return 1
+	default:
+		return q.sessions.turn(r.Session, b.cfg.Fairness.TurnInactivity, now)
+	}
+}
+
+// waiters is a heap by order.
+type waiters []*waiter
+
+func (h waiters) Len() int           { return len(h) }
+func (h waiters) Less(i, j int) bool { return h[i].order.before(&h[j].order) }
+func (h waiters) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+func (h waiters) init() { heap.Init(&h) }
+
+// Push and Pop belong to heap.Interface.
+func (h *waiters) Push(x any) {
+	w := x.(*waiter)
+	w.place = len(*h)
+	*h = append(*h, w)
+}
+
+// Pop removes the last waiter.
+func (h *waiters) Pop() any {
+	last := len(*h) - 1
+	w := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return w
+}
+
+// before counts those that go before o, at most so many. A subtree whose root
+// doesn't holds none that does, so it costs time in proportion to the count.
+func (h waiters) before(o *order, most int) int {
+	n := 0
+	var walk func(i int)
+	walk = func(i int) {
+		if i >= len(h) || n >= most || !h[i].order.before(o) {
+			return
+		}
+		n++
+		walk(2*i + 1)
+		walk(2*i + 2)
+	}
+	walk(0)
+	return n
+}
