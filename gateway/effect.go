@@ -10,21 +10,19 @@ import "weir/scheduler"
 // check), but is not tried again: the caller has waited long enough. A busy
 // endpoint lives, so it is avoided without blame. And the tenant pays where it
 // was given output, whoever broke off; never for an answer of which it saw
-// nothing.
+// nothing, nor for one that we took back for somebody else.
 func (c Cause) Effect() Effect {
 	switch c {
 	case Success:
 		return Effect{Billable: true}
 	case ConnectFailed, UpstreamReset, UpstreamStatus, UpstreamInvalid:
 		return Effect{Retryable: true, Blames: true}
-	case UpstreamBusy:
+	case UpstreamBusy, Evicted:
 		return Effect{Retryable: true}
 	case FirstByteLimit:
 		return Effect{Blames: true}
 	case IdleLimit, UpstreamDied:
 		return Effect{Blames: true, Billable: true}
-	case Evicted:
-		return Effect{Retryable: true, Billable: true}
 	case TotalLimit, KeyRevoked, ClientGone:
 		return Effect{Billable: true}
 	case ModelNotFound, ModelForbidden, WrongOperation, SuspectRequest,
@@ -61,8 +59,8 @@ func refusalCause(r scheduler.Reason) Cause {
 		return FlowFull
 	case scheduler.BandFull:
 		return BandFull
-	case scheduler.PoolFull:
-		return PoolFull
+	case scheduler.PoolFull, scheduler.ShedLoad:
+		return PoolFull // to the caller, shed is full: come later
 	case scheduler.QueueTimeout:
 		return QueueTimeout
 	case scheduler.NoEndpoints:

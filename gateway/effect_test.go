@@ -50,7 +50,7 @@ func allCauses() map[Cause]struct {
 		TotalLimit:      left,
 		KeyRevoked:      left,
 		ClientGone:      left,
-		Evicted:         {Effect{Retryable: true, Billable: true}, scheduler.Abandoned},
+		Evicted:         {Effect{Retryable: true}, scheduler.Abandoned},
 		StoreDown:       ours,
 		Internal:        ours,
 	}
@@ -74,7 +74,7 @@ func TestEveryCauseHasItsEffect(t *testing.T) {
 func TestRefusalsOfTheSchedulerHaveTheirCauses(t *testing.T) {
 	t.Parallel()
 	for reason, want := range map[scheduler.Reason]Cause{
-		scheduler.FlowFull: FlowFull, scheduler.BandFull: BandFull, scheduler.PoolFull: PoolFull,
+		scheduler.FlowFull: FlowFull, scheduler.BandFull: BandFull, scheduler.PoolFull: PoolFull, scheduler.ShedLoad: PoolFull,
 		scheduler.QueueTimeout: QueueTimeout, scheduler.NoEndpoints: NoEndpoint, scheduler.ShuttingDown: ShuttingDown,
 		scheduler.Cancelled: ClientGone, scheduler.Internal: Internal, "new": Internal,
 	} {

@@ -25,6 +25,9 @@ type band struct {
 	bytes   int64
 	owed    float64 // tokens that the band's MinShare is behind, or ahead if negative
 
+	ceiling float64 // how full the band may make the pool; as of the last look at it
+	newest  *lease  // of those that can be evicted
+
 	dispatched uint64
 	waited     time.Duration // in sum, by those dispatched
 	refused    map[Reason]uint64

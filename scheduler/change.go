@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -10,16 +11,26 @@ import (
 // have let it in; what runs goes on.
 func (e *Embedded) SetConfig(cfg Config) {
 	e.change(func(now time.Time) {
-		e.configure(cfg)
+		e.configure(cfg, now)
 		e.queues.each(func(w *waiter) { w.limit(e.deadlineOf(w), now) })
 	})
 }
 
-func (e *Embedded) configure(cfg Config) {
+func (e *Embedded) configure(cfg Config, now time.Time) {
 	e.cfg = cfg.withDefaults()
 	e.ring.resize(e.cfg.Decisions)
 	e.queues.configure(&e.cfg)
+	if e.chance == nil || e.seed != e.cfg.Seed {
+		e.chance = rand.New(rand.NewPCG(e.cfg.Seed, 0)) //nolint:gosec // chance that can be repeated
+		e.seed = e.cfg.Seed
+	}
+	e.equip(now)
+}
+
+// equip takes the endpoints as they were given.
+func (e *Embedded) equip(now time.Time) {
 	e.fleet.set(e.given, e.cfg.MaxConcurrency)
+	e.gauge.reset(&e.cfg, &e.fleet, now)
 }
 
 // SetEndpoints replaces the pool's endpoints without touching the queue: those
@@ -27,18 +38,19 @@ func (e *Embedded) configure(cfg Config) {
 // and removed ones finish what runs on them.
 func (e *Embedded) SetEndpoints(endpoints []Endpoint) {
 	endpoints = slices.Clone(endpoints)
-	e.change(func(time.Time) {
+	e.change(func(now time.Time) {
 		e.given = endpoints
-		e.fleet.set(e.given, e.cfg.MaxConcurrency)
+		e.equip(now)
 	})
 }
 
 // SetHealth tells what a probe found. An id that the pool lacks is ignored:
 // the endpoint was removed while it was probed.
 func (e *Embedded) SetHealth(id string, h Health) {
-	e.change(func(time.Time) {
+	e.change(func(now time.Time) {
 		if p := e.fleet.byID[id]; p != nil {
 			p.probed(h)
+			e.gauge.update(p, now)
 		}
 	})
 }
@@ -46,9 +58,14 @@ func (e *Embedded) SetHealth(id string, h Health) {
 // SetLoad tells what an endpoint said of itself. An id that the pool lacks is
 // ignored.
 func (e *Embedded) SetLoad(id string, l Load) {
-	e.change(func(time.Time) {
+	if !(l.KVUsage > 0) { // also what is no number
+		l.KVUsage = 0
+	}
+	l.Waiting, l.Running = max(l.Waiting, 0), max(l.Running, 0)
+	e.change(func(now time.Time) {
 		if p := e.fleet.byID[id]; p != nil {
 			p.load = l
+			e.gauge.update(p, now)
 		}
 	})
 }

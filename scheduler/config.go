@@ -102,5 +102,23 @@ func (c Config) withDefaults() Config {
 	c.OverloadPause = cmp.Or(c.OverloadPause, 500*time.Millisecond)
 	c.Decisions = cmp.Or(c.Decisions, 4096)
 	c.Seed = cmp.Or(c.Seed, 1)
+	c.Detector = c.Detector.withDefaults()
+	c.UsageLimit.Kind = cmp.Or(c.UsageLimit.Kind, StaticLimit)
+	c.UsageLimit.MaxCeiling = cmp.Or(c.UsageLimit.MaxCeiling, 1)
+	c.Shed.QueueDepth = cmp.Or(c.Shed.QueueDepth, 5)
+	c.Shed.KVUsage = cmp.Or(c.Shed.KVUsage, 0.8)
+	c.Shed.Power = cmp.Or(c.Shed.Power, 5)
+	c.Shed.K = cmp.Or(c.Shed.K, 300)
 	return c
+}
+
+func (d Detector) withDefaults() Detector {
+	d.Kind = cmp.Or(d.Kind, ConcurrencyDetector)
+	d.Mode = cmp.Or(d.Mode, CountRequests)
+	d.MaxTokens = cmp.Or(d.MaxTokens, 1_000_000)
+	d.OutputRatio = cmp.Or(d.OutputRatio, 1.5)
+	d.QueueDepth = cmp.Or(d.QueueDepth, 5)
+	d.KVUsage = cmp.Or(d.KVUsage, 0.8)
+	d.Staleness = cmp.Or(d.Staleness, 6*time.Second)
+	return d
 }

@@ -16,57 +16,81 @@ type choice struct {
 // further. It is good for one request, since that changes the pool.
 type cycle struct {
 	saturation float64
-	ceiling    float64 // of the band that was asked about last
-	again      time.Time
+	again      time.Time // when that may change by itself; zero: it won't
 }
 
 // look begins a cycle.
 func (e *Embedded) look(now time.Time) {
-	e.cycle = cycle{}
-	e.cycle.saturation, e.cycle.again = e.saturation(now)
+	e.cycle.saturation, e.cycle.again = e.gauge.saturation(now)
+	if closed := e.setCeilings(e.cycle.saturation); closed {
+		e.cycle.again = earlier(e.cycle.again, now.Add(pulsePeriod))
+	}
 }
 
 // admits reports whether the band may fill the pool further.
-func (e *Embedded) admits(b *band) bool {
-	e.cycle.ceiling = e.ceiling(b)
-	return e.cycle.saturation < e.cycle.ceiling
+func (e *Embedded) admits(b *band) bool { return e.cycle.saturation < b.ceiling }
+
+// direct dispatches a newcomer whom nobody who waits goes before. Where it
+// can't, it says what holds the request.
+func (e *Embedded) direct(b *band, f *flow, r *Request, now time.Time) (*lease, Hold) {
+	if e.behind(b, f) {
+		return nil, HeldByOrder
+	}
+	e.look(now)
+	if !e.open(b, f) {
+		e.wakeAt(e.cycle.again, now)
+		return nil, e.without(HeldByCeiling)
+	}
+	c, again := e.pick(r, now)
+	if len(c.endpoints) == 0 {
+		e.wakeAt(again, now)
+		return nil, e.without(HeldByEndpoints)
+	}
+	return e.grant(c, b, f, r, arrival{at: now}, "", now), ""
 }
 
-// direct dispatches a newcomer while nothing waits, or returns nil.
-func (e *Embedded) direct(b *band, f *flow, r *Request, now time.Time) *lease {
-	e.look(now)
+// behind and open are to a newcomer what queues.next is to those who wait:
+// whether others go before it, and whether the ceilings let it through.
+func (e *Embedded) behind(b *band, f *flow) bool {
+	if f.held < f.reserved { // it goes before strict order
+		return len(e.queues.promised) > 0
+	}
 	for _, higher := range e.queues.bands {
-		if !e.admits(higher) {
-			e.wakeAt(e.cycle.again, now)
-			return nil
+		if higher.queued > 0 {
+			return true
 		}
 		if higher == b {
 			break
 		}
 	}
-	c, again := e.pick(r, now)
-	if len(c.endpoints) == 0 {
-		e.wakeAt(again, now)
-		return nil
+	return false
+}
+
+func (e *Embedded) open(b *band, f *flow) bool {
+	for _, higher := range e.queues.bands {
+		if !e.admits(higher) {
+			return false
+		}
+		if higher == b || f.held < f.reserved {
+			break
+		}
 	}
-	return e.grant(c, b, f, r, arrival{at: now}, "", now)
+	return true
 }
 
 // dispatch sends who waits, in order, while the pool has room for them.
 func (e *Embedded) dispatch(now time.Time) {
+	e.sleep()
 	for e.queues.queued > 0 {
 		e.look(now)
 		w := e.queues.next(e.admit)
 		if w == nil {
-			e.heldByCeiling(now)
+			e.holdBack(now)
 			return
 		}
 		c, again := e.pick(&w.request, now)
 		if len(c.endpoints) == 0 {
-			w.held = HeldByEndpoints
-			if !e.populated {
-				w.held = HeldByNoEndpoint
-			}
+			w.held = e.without(HeldByEndpoints)
 			e.wakeAt(again, now)
 			return
 		}
@@ -74,27 +98,42 @@ func (e *Embedded) dispatch(now time.Time) {
 		e.queues.remove(w)
 		w.done <- struct{}{}
 	}
-	e.wake.Stop()
 }
 
-// heldByCeiling marks who would go next, but for the ceilings.
-func (e *Embedded) heldByCeiling(now time.Time) {
-	if w := e.queues.next(func(*band) bool { return true }); w != nil {
-		w.held = HeldByCeiling
-		if !e.populated {
-			w.held = HeldByNoEndpoint
-		}
-	}
+// holdBack deals with what waits while a ceiling ends the cycle: it marks who
+// would go next, and takes endpoints back for it.
+func (e *Embedded) holdBack(now time.Time) {
 	e.wakeAt(e.cycle.again, now)
+	if w := e.queues.next(func(*band) bool { return true }); w != nil {
+		w.held = e.without(HeldByCeiling)
+		e.wakeAt(e.reclaim(w, now), now)
+	}
 }
 
-// wakeAt sets the timer for an endpoint that will have room by itself.
-func (e *Embedded) wakeAt(again, now time.Time) {
-	if again.IsZero() {
-		e.wake.Stop()
+// without is the hold, unless there is no endpoint at all.
+func (e *Embedded) without(h Hold) Hold {
+	if !e.populated {
+		return HeldByNoEndpoint
+	}
+	return h
+}
+
+// wakeAt has dispatch called then, or earlier where that is due; zero changes
+// nothing.
+func (e *Embedded) wakeAt(at, now time.Time) {
+	if at.IsZero() || !e.waking.IsZero() && !at.Before(e.waking) {
 		return
 	}
-	e.wake.Reset(again.Sub(now))
+	e.waking = at
+	e.wake.Reset(at.Sub(now))
+}
+
+// sleep forgets when to wake: whoever calls it looks now.
+func (e *Embedded) sleep() {
+	if !e.waking.IsZero() {
+		e.waking = time.Time{}
+		e.wake.Stop()
+	}
 }
 
 func (e *Embedded) tick() {
@@ -106,10 +145,11 @@ func (e *Embedded) tick() {
 }
 
 // refused remembers a refusal.
-func (e *Embedded) refused(r *Request, came arrival, held Hold, reason Reason, now time.Time) {
+func (e *Embedded) refused(r *Request, b *band, came arrival, held Hold, reason Reason, now time.Time) {
 	if d := e.ring.add(); d != nil {
 		d.begin(r, came, now)
-		d.held, d.refused, d.saturation, d.ceiling = held, reason, e.cycle.saturation, e.cycle.ceiling
+		d.held, d.refused, d.ceiling = held, reason, b.ceiling
+		d.saturation, _ = e.gauge.saturation(now)
 	}
 }
 

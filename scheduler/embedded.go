@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -11,8 +12,8 @@ import (
 // It is a mutex around plain data structures, not a goroutine that owns them:
 // a decision takes microseconds, and handing it to another goroutine and back
 // would cost two switches for each request, most of which need not wait at
-// all. The invariant that makes the short path right: while anything waits, no
-// endpoint has room. So whoever makes room (a lease that ends, a changed
+// all. The invariant that makes the short path right: while anything waits, the
+// pool has no room for it. So whoever makes room (a lease that ends, a changed
 // endpoint, a backoff that runs out) calls dispatch before unlocking.
 type Embedded struct {
 	cfg Config
@@ -21,15 +22,21 @@ type Embedded struct {
 	mu        sync.Mutex
 	queues    queues
 	fleet     fleet
+	gauge     gauge
+	pulse     pulse
+	eviction  eviction
 	drain     drain
 	ring      ring
+	chance    *rand.Rand
+	seed      uint64     // of chance
 	given     []Endpoint // as they were set
+	populated bool       // whether there is an endpoint to wait for
+	changed   time.Time  // when populated last changed
 	cycle     cycle
 	admit     func(*band) bool // is admits
 	picked    []*endpoint      // of the last pick
-	populated bool             // whether there is an endpoint to wait for
-	changed   time.Time        // when populated last changed
-	wake      *time.Timer      // runs when a backoff ends for which something waits
+	wake      *time.Timer      // runs when something may go that waits
+	waking    time.Time        // when it fires; zero: it is stopped
 	spare     []*waiter        // to be reused: a waiter has a channel and a timer
 	closed    bool
 }
@@ -48,7 +55,7 @@ func New(cfg Config, now func() time.Time) *Embedded {
 	}
 	e := &Embedded{now: now}
 	e.admit = e.admits
-	e.configure(cfg)
+	e.configure(cfg, e.now())
 	e.wake = time.AfterFunc(time.Hour, e.tick)
 	e.wake.Stop()
 	return e
@@ -87,30 +94,40 @@ func (e *Embedded) enter(r *Request) (*lease, *waiter, *Refusal) {
 	}
 	now := e.now()
 	b, f := e.queues.flow(r)
-	if e.queues.queued == 0 {
-		if l := e.direct(b, f, r, now); l != nil {
-			return l, nil, nil
-		}
+	if e.sheds(b, now) {
+		return nil, nil, e.reject(b, f, r, ShedLoad, now)
+	}
+	l, held := e.direct(b, f, r, now)
+	if l != nil {
+		return l, nil, nil
 	}
 	came := arrival{at: now, queued: e.queues.queued, ahead: e.queues.ahead(b, f)}
-	deadline := e.deadline(b, r.TTL, now)
-	reason, refused := e.queues.full(b, f, int64(len(r.Body)))
-	if !refused && !deadline.IsZero() && !now.Before(deadline) {
-		reason, refused = e.timeout(), true
+	if reason, full := e.queues.full(b, f, int64(len(r.Body))); full {
+		return nil, nil, e.reject(b, f, r, reason, now)
 	}
-	if refused {
-		e.refused(r, came, "", reason, now)
-		return nil, nil, e.refuse(b, f, reason, now)
+	deadline := e.deadline(b, r.TTL, now)
+	if !deadline.IsZero() && !now.Before(deadline) {
+		return nil, nil, e.reject(b, f, r, e.timeout(), now)
 	}
 	w := e.waiter()
 	w.request, w.entered, w.queuedAt = *r, now, r.QueuedAt
-	w.came, w.held = came, HeldByOrder
+	w.came, w.held = came, held
 	if w.queuedAt.IsZero() || w.queuedAt.After(now) {
 		w.queuedAt = now
 	}
 	e.queues.push(b, f, w)
 	w.limit(deadline, now)
+	if held == HeldByCeiling {
+		e.wakeAt(e.reclaim(w, now), now)
+	}
 	return nil, w, nil
+}
+
+// reject refuses a newcomer.
+func (e *Embedded) reject(b *band, f *flow, r *Request, reason Reason, now time.Time) *Refusal {
+	came := arrival{at: now, queued: e.queues.queued, ahead: e.queues.ahead(b, f)}
+	e.refused(r, b, came, "", reason, now)
+	return e.refuse(b, f, reason, now)
 }
 
 // wait blocks until the waiter has its answer.
@@ -158,7 +175,7 @@ func (e *Embedded) expire(w *waiter) bool {
 	f := w.flow
 	e.queues.remove(w)
 	w.refusal = e.refuse(w.band, f, e.timeout(), now)
-	e.refused(&w.request, w.came, w.held, w.refusal.Reason, now)
+	e.refused(&w.request, w.band, w.came, w.held, w.refusal.Reason, now)
 	return true
 }
 
@@ -168,7 +185,7 @@ func (e *Embedded) drop(w *waiter, refusal *Refusal, now time.Time) {
 	w.band.refused[refusal.Reason]++
 	e.queues.remove(w)
 	w.refusal = refusal
-	e.refused(&w.request, w.came, w.held, refusal.Reason, now)
+	e.refused(&w.request, w.band, w.came, w.held, refusal.Reason, now)
 }
 
 // leave returns the waiter's answer and keeps the waiter for reuse.
@@ -189,7 +206,7 @@ func (e *Embedded) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closed = true
-	e.wake.Stop()
+	e.sleep()
 	now := e.now()
 	e.queues.each(func(w *waiter) {
 		e.drop(w, &Refusal{Reason: ShuttingDown, RetryAfter: minRetryAfter}, now)

@@ -396,18 +396,18 @@ func TestStateTellsWhatWaitsAndRuns(t *testing.T) {
 			return name == ".Served" || name == ".DispatchedPerSec"
 		}, cmp.Ignore())
 		want := scheduler.State{
-			Queued: 1, Live: 2, Populated: true,
+			Queued: 1, Live: 2, Saturation: 1, Populated: true,
 			Bands: []scheduler.BandState{
 				{
-					Priority: 10, Live: 1, Dispatched: 1, Refused: map[scheduler.Reason]uint64{},
+					Priority: 10, Live: 1, Ceiling: 1, Dispatched: 1, Refused: map[scheduler.Reason]uint64{},
 					Flows: []scheduler.FlowState{{FairnessID: "x", Weight: 3, Live: 1}},
 				},
 				{
-					Queued: 1, Live: 1, Dispatched: 1, Refused: map[scheduler.Reason]uint64{scheduler.FlowFull: 1},
+					Queued: 1, Live: 1, Ceiling: 1, Dispatched: 1, Refused: map[scheduler.Reason]uint64{scheduler.FlowFull: 1},
 					Flows: []scheduler.FlowState{{FairnessID: "y", Weight: 1, Queued: 1, Live: 1}},
 				},
 			},
-			Endpoints: []scheduler.EndpointState{{ID: "a", URL: "http://a.test", MaxConcurrency: 2, Live: 2, Health: scheduler.Healthy}},
+			Endpoints: []scheduler.EndpointState{{ID: "a", URL: "http://a.test", MaxConcurrency: 2, Live: 2, Tokens: 20, Health: scheduler.Healthy}},
 		}
 		if diff := cmp.Diff(want, e.State(), ignored); diff != "" {
 			t.Errorf("state (-want +got):\n%s", diff)

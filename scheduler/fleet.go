@@ -14,6 +14,8 @@ type endpoint struct {
 	load    Load     // what it last said of itself; zero: nothing
 	targets []Target // what its leases hand out; shared, so never changed
 	live    map[*lease]struct{}
+	tokens  int // that its leases count for, in sum
+	share   share
 }
 
 // room reports whether the endpoint may take one more lease now; if not, again
@@ -111,6 +113,18 @@ func better(a *endpoint, aExcluded bool, b *endpoint, bExcluded bool) bool {
 		return bExcluded
 	}
 	return len(a.live)*b.MaxConcurrency < len(b.live)*a.MaxConcurrency
+}
+
+// running is how many leases are live.
+func (f *fleet) running() int {
+	n := 0
+	for _, p := range f.endpoints {
+		n += len(p.live)
+	}
+	for _, p := range f.leaving {
+		n += len(p.live)
+	}
+	return n
 }
 
 // populated reports whether there is an endpoint to wait for.

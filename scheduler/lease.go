@@ -13,10 +13,12 @@ type lease struct {
 	request   leased
 
 	charge    charge
+	tokens    int  // that it counts for at its endpoint now
 	probation bool // granted while the endpoint had yet to prove itself
+	victim
 
 	output atomic.Int64 // tokens observed so far
-	proved atomic.Bool
+	first  atomic.Bool  // a first token was seen
 	ended  atomic.Bool
 }
 
@@ -34,12 +36,13 @@ func (l *lease) Targets() []Target { return l.endpoint.targets }
 // Body is the request's own, until the engine has answered.
 func (l *lease) Body() []byte { return l.request.body }
 
-// Evicted is nil, which never becomes ready: this scheduler takes nothing back.
-func (l *lease) Evicted() <-chan struct{} { return nil }
+// Evicted is nil, which never becomes ready, where the scheduler takes nothing
+// back.
+func (l *lease) Evicted() <-chan struct{} { return l.evicted }
 
 // Observe keeps how much was made, for attempts that end without a count, and
-// takes the first token as proof that a doubtful endpoint works: its stream
-// may run for minutes more.
+// takes the first token as the end of prefill and as proof that a doubtful
+// endpoint works: its stream may run for minutes more.
 func (l *lease) Observe(p Progress) {
 	if p.Kind == HeadersReceived {
 		l.request.body = nil // a stream may run for minutes more
@@ -47,8 +50,8 @@ func (l *lease) Observe(p Progress) {
 	if p.OutputTokens > 0 {
 		l.output.Store(int64(p.OutputTokens))
 	}
-	if l.probation && p.Kind == FirstToken && !l.ended.Load() && l.proved.CompareAndSwap(false, true) {
-		l.scheduler.proved(l)
+	if p.Kind == FirstToken && l.first.CompareAndSwap(false, true) {
+		l.scheduler.began(l)
 	}
 }
 
@@ -80,9 +83,13 @@ func (l *lease) usage(o Outcome) service {
 func (e *Embedded) end(l *lease, o Outcome) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now := e.now()
+	now, p := e.now(), l.endpoint
 	e.fleet.release(l)
-	l.endpoint.ended(l, o.Result, e.cfg.Breaker, e.cfg.OverloadPause, now)
+	p.tokens -= l.tokens
+	l.tokens = 0
+	p.ended(l, o.Result, e.cfg.Breaker, e.cfg.OverloadPause, now)
+	e.gauge.update(p, now)
+	e.confirm(l, now)
 	e.settle(l, o, now)
 	e.dispatch(now)
 }
@@ -96,11 +103,37 @@ func (e *Embedded) settle(l *lease, o Outcome, now time.Time) {
 	}
 }
 
-func (e *Embedded) proved(l *lease) {
+// began takes the first token of a lease.
+func (e *Embedded) began(l *lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l.endpoint.proved(l)
-	e.dispatch(e.now())
+	if l.ended.Load() {
+		return // and so released, or about to be
+	}
+	now, p := e.now(), l.endpoint
+	if !e.cfg.Detector.OutputTokens {
+		p.tokens -= l.tokens
+		l.tokens = 0
+	}
+	if l.probation {
+		p.proved(l)
+	}
+	e.gauge.update(p, now)
+	e.dispatch(now)
+}
+
+// tokensOf is what a request counts for at an endpoint that has part of its
+// prompt in the cache.
+func (e *Embedded) tokensOf(r *Request, cached int) int {
+	n := max(r.InputTokens-cached, 0)
+	if d := &e.cfg.Detector; d.OutputTokens {
+		output := int(d.OutputRatio * float64(r.InputTokens))
+		if d.MaxOutput > 0 {
+			output = min(output, d.MaxOutput)
+		}
+		n += output
+	}
+	return n
 }
 
 // grant gives the request the endpoint that was chosen for it.
@@ -114,14 +147,18 @@ func (e *Embedded) grant(c choice, b *band, f *flow, r *Request, came arrival, h
 	e.queues.began(&l.charge, r, service{
 		input: max(r.InputTokens-c.cached, 0), cached: c.cached, output: f.expectedOutput(r.OutputTokens),
 	}, now)
+	l.tokens = e.tokensOf(r, c.cached)
+	p.tokens += l.tokens
 	p.live[l] = struct{}{}
 	p.began(l)
+	e.gauge.update(p, now)
+	e.expose(l)
 	b.dispatched++
 	b.waited += now.Sub(came.at)
 	e.drain.dispatched(now)
 	if d := e.ring.add(); d != nil {
 		d.begin(r, came, now)
-		d.held, d.saturation, d.ceiling = held, e.cycle.saturation, e.cycle.ceiling
+		d.held, d.saturation, d.ceiling = held, e.cycle.saturation, b.ceiling
 		d.chose(c)
 	}
 	return l

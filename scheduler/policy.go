@@ -91,7 +91,7 @@ type Detector struct {
 
 	QueueDepth  int           // UtilizationDetector: waiting requests that are full (5)
 	KVUsage     float64       // and KV usage (0.8)
-	Staleness   time.Duration // a load older than this is unknown (200 ms in llm-d; here three scrape intervals when 0)
+	Staleness   time.Duration // a load older than this is unknown (6 s, three intervals between probes; 200 ms in llm-d)
 	StaleIsFull bool          // an unknown load counts as full, as in llm-d; here our own leases count instead
 
 	Headroom float64 // as a filter, how far beyond the limit an endpoint may go

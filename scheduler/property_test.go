@@ -18,6 +18,7 @@ type model struct {
 	pending map[int]pending
 	live    map[int]scheduler.Lease
 	next    int
+	gated   bool // a ceiling may hold requests while an endpoint has room
 }
 
 type pending struct {
@@ -72,7 +73,7 @@ func (m *model) check(t *rapid.T) {
 	}
 	for _, p := range s.Endpoints {
 		room := !p.Draining && p.Health == scheduler.Healthy && p.Circuit == scheduler.CircuitClosed && !p.Paused && p.Live < p.MaxConcurrency
-		if room && s.Queued > 0 {
+		if room && s.Queued > 0 && !m.gated {
 			t.Fatalf("%d wait while endpoint %s has room: %+v", s.Queued, p.ID, p)
 		}
 	}
@@ -186,17 +187,21 @@ func TestRandomOperationsLoseNothing(t *testing.T) {
 			defer m.e.Close()
 			m.e.SetEndpoints([]scheduler.Endpoint{endpoint("a", 2), endpoint("b", 1)})
 			t.Repeat(m.actions())
-
-			m.e.Close()
-			m.collect(t)
-			for _, l := range m.live {
-				l.End(scheduler.Outcome{})
-			}
-			m.live = nil
-			s := m.e.State()
-			if len(m.pending) != 0 || s.Live != 0 || s.Queued != 0 {
-				t.Fatalf("at the end %d have no answer, %d are live and %d queued", len(m.pending), s.Live, s.Queued)
-			}
+			m.finish(t)
 		})
 	})
+}
+
+// finish ends all, after which nothing may be left.
+func (m *model) finish(t *rapid.T) {
+	m.e.Close()
+	m.collect(t)
+	for _, l := range m.live {
+		l.End(scheduler.Outcome{})
+	}
+	m.live = nil
+	s := m.e.State()
+	if len(m.pending) != 0 || s.Live != 0 || s.Queued != 0 {
+		t.Fatalf("at the end %d have no answer, %d are live and %d queued", len(m.pending), s.Live, s.Queued)
+	}
 }

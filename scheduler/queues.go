@@ -59,7 +59,7 @@ func (q *queues) band(priority int) *band {
 		return cmp.Compare(priority, b.priority)
 	})
 	if !ok {
-		b := &band{priority: priority, flows: map[string]*flow{}, refused: map[Reason]uint64{}}
+		b := &band{priority: priority, ceiling: 1, flows: map[string]*flow{}, refused: map[Reason]uint64{}}
 		q.adopt(b)
 		q.bands = slices.Insert(q.bands, i, b)
 	}

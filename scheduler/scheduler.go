@@ -117,6 +117,7 @@ const (
 	PoolFull     Reason = "pool_full"     // the pool's cap
 	QueueTimeout Reason = "queue_timeout" // waited for its whole time limit
 	NoEndpoints  Reason = "no_endpoints"  // the pool had no endpoint to wait for
+	ShedLoad     Reason = "shed"          // a negative band, refused by chance before the pool is full
 	Cancelled    Reason = "cancelled"     // the caller's context ended
 	ShuttingDown Reason = "shutting_down"
 	Internal     Reason = "internal"

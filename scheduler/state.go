@@ -12,7 +12,8 @@ import (
 // is shared with the scheduler.
 type State struct {
 	Queued           int             `json:"queued"`
-	Live             int             `json:"live"` // leases
+	Live             int             `json:"live"`       // leases
+	Saturation       float64         `json:"saturation"` // how full the detector finds the pool, 1 being full; it may be more
 	DispatchedPerSec float64         `json:"dispatched_per_second"`
 	Bands            []BandState     `json:"bands"`     // highest first
 	Endpoints        []EndpointState `json:"endpoints"` // in the pool's order, then removed ones that still run something
@@ -25,7 +26,8 @@ type BandState struct {
 	Priority   int               `json:"priority"`
 	Queued     int               `json:"queued"`
 	Live       int               `json:"live"`
-	Flows      []FlowState       `json:"flows"` // those with something queued or live, by fairness ID
+	Ceiling    float64           `json:"ceiling"` // the saturation up to which it is dispatched, as of the last look
+	Flows      []FlowState       `json:"flows"`   // those with something queued or live, by fairness ID
 	Dispatched uint64            `json:"dispatched"`
 	Waited     time.Duration     `json:"waited_ns"` // in sum, by those dispatched
 	Refused    map[Reason]uint64 `json:"refused"`
@@ -46,6 +48,8 @@ type EndpointState struct {
 	URL            string  `json:"url"`
 	MaxConcurrency int     `json:"max_concurrency"`
 	Live           int     `json:"live"`
+	Tokens         int     `json:"tokens"` // that its leases count for in the detector
+	Load           Load    `json:"load"`   // what it last said of itself; zero where it never did
 	Health         Health  `json:"health"` // by probes
 	Circuit        Circuit `json:"circuit"`
 	Draining       bool    `json:"draining"`
@@ -102,6 +106,7 @@ func (e *Embedded) State() State {
 		Closed:           e.closed,
 		Populated:        e.populated,
 	}
+	s.Saturation, _ = e.gauge.saturation(now)
 	live := map[*flow]int{}
 	for _, p := range slices.Concat(e.fleet.endpoints, e.fleet.leaving) {
 		for l := range p.live {
@@ -119,14 +124,14 @@ func (e *Embedded) State() State {
 func (p *endpoint) state(now time.Time) EndpointState {
 	return EndpointState{
 		ID: p.ID, URL: p.URL, MaxConcurrency: p.MaxConcurrency, Draining: p.Draining,
-		Live: len(p.live), Health: p.health, Circuit: p.circuit(now),
+		Live: len(p.live), Tokens: p.tokens, Load: p.load, Health: p.health, Circuit: p.circuit(now),
 		Paused: now.Before(p.pausedUntil),
 	}
 }
 
 func (b *band) state(live map[*flow]int) BandState {
 	s := BandState{
-		Priority: b.priority, Queued: b.queued,
+		Priority: b.priority, Queued: b.queued, Ceiling: b.ceiling,
 		Dispatched: b.dispatched, Waited: b.waited, Refused: maps.Clone(b.refused),
 	}
 	for _, f := range b.flows {

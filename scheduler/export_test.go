@@ -1,0 +1,55 @@
+package scheduler
+
+import "fmt"
+
+// Audit compares what the scheduler keeps by adding and taking off with what
+// its sets of live leases say.
+func (e *Embedded) Audit() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.now()
+	e.gauge.catchUp(now)
+	var prefill, decode, pressure sum
+	for _, p := range e.fleet.endpoints {
+		want := e.gauge.measure(p, now)
+		if got := p.share; got.sum != want.sum || got.pressure != want.pressure || got.prefill != want.prefill || got.decode != want.decode {
+			return fmt.Errorf("endpoint %s counts as %+v, measured it is %+v", p.ID, got, want)
+		}
+		add := func(to *sum, s sum) { to.load, to.room = to.load+s.load, to.room+s.room }
+		if want.prefill {
+			add(&prefill, want.sum)
+		}
+		if want.decode {
+			add(&decode, want.sum)
+		}
+		add(&pressure, want.pressure)
+	}
+	if g := &e.gauge; g.prefill != prefill || g.decode != decode || g.pressure != pressure {
+		return fmt.Errorf("the pool counts as %v, %v, %v; measured it is %v, %v, %v", g.prefill, g.decode, g.pressure, prefill, decode, pressure)
+	}
+	exposed := map[*lease]bool{}
+	for _, p := range append(e.fleet.leaving, e.fleet.endpoints...) {
+		tokens := 0
+		for l := range p.live {
+			tokens += l.tokens
+			if l.evicted != nil && l.round == 0 {
+				exposed[l] = true
+			}
+		}
+		if p.tokens != tokens {
+			return fmt.Errorf("endpoint %s has %d tokens, its leases %d", p.ID, p.tokens, tokens)
+		}
+	}
+	for _, b := range e.queues.bands {
+		for l := b.newest; l != nil; l = l.older {
+			if !exposed[l] {
+				return fmt.Errorf("band %d lists a lease that can't be evicted", b.priority)
+			}
+			delete(exposed, l)
+		}
+	}
+	if len(exposed) > 0 {
+		return fmt.Errorf("%d leases can be evicted, which no band lists", len(exposed))
+	}
+	return nil
+}
