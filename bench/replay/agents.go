@@ -29,8 +29,7 @@ type agents struct {
 
 	rand     *rand.Rand
 	sessions int
-	ids      *int
-	running  map[int]*session // by the id of the request under way
+	running  map[*request]*session // by the request under way
 }
 
 // codingAgents is n agents of the published run.
@@ -52,11 +51,8 @@ type session struct {
 
 func (a *agents) first() []*request {
 	a.rand = rand.New(rand.NewPCG(a.seed, 1)) //nolint:gosec // repeatable on purpose
-	a.running = map[int]*session{}
+	a.running = map[*request]*session{}
 	a.sessions = 0
-	if a.ids == nil {
-		a.ids = new(int)
-	}
 	out := make([]*request, 0, a.n)
 	for i := range a.n {
 		at := a.begin * time.Duration(i) / time.Duration(a.n)
@@ -65,7 +61,7 @@ func (a *agents) first() []*request {
 		s.turns -= a.rand.IntN(a.turns)
 		out = append(out, a.next(s, at))
 	}
-	return out
+	return numbered(out)
 }
 
 func (a *agents) open(agent int) *session {
@@ -84,13 +80,12 @@ func (a *agents) next(s *session, at time.Duration) *request {
 	} else {
 		s.input += a.about(a.grows)
 	}
-	*a.ids++
 	r := &request{
-		id: *a.ids, at: at, input: s.input, output: max(a.about(a.answer), 1), blocks: a.blocks(s),
+		at: at, input: s.input, output: max(a.about(a.answer), 1), blocks: a.blocks(s),
 		class: a.class, tenant: "agents-" + strconv.Itoa(s.agent%8), band: a.band,
 		session: "session-" + strconv.Itoa(s.number), turn: s.turn,
 	}
-	a.running[r.id] = s
+	a.running[r] = s
 	return r
 }
 
@@ -115,11 +110,11 @@ func (a *agents) blocks(s *session) []uint64 {
 
 // ended starts the agent's next turn, or session, once the tool has run.
 func (a *agents) ended(r *request, now time.Duration) *request {
-	s := a.running[r.id]
+	s := a.running[r]
 	if s == nil {
 		return nil // another workload's
 	}
-	delete(a.running, r.id)
+	delete(a.running, r)
 	at := now + time.Duration(a.rand.ExpFloat64()*float64(a.tool))
 	if at > a.cease {
 		return nil

@@ -21,7 +21,7 @@ type model struct {
 // rate of prefill is the one that llm-d's filters assume of an endpoint.
 func standard(blocks int) model {
 	return model{
-		prefill: 15_928, step: 8 * time.Millisecond, perSeq: 100 * time.Microsecond,
+		prefill: 15_928, step: 8 * time.Millisecond, perSeq: 40 * time.Microsecond,
 		batched: 2048, sequences: 256, blocks: blocks,
 	}
 }
@@ -53,12 +53,12 @@ type engine struct {
 	waiting []*job
 	running []*job // in the order of admission
 
-	began time.Duration // of the step under way
-	each  time.Duration // of one step
-	steps int           // that run on without a change: several only while all decode
-	gaps  func(class string, gap time.Duration, tokens int)
-	work  func(engine int, at time.Duration, tokens int) // prompt tokens computed
-	busy  time.Duration                                  // time with a step under way
+	began  time.Duration // of the step under way
+	each   time.Duration // of one step
+	steps  int           // that run on without a change: several only while all decode
+	gaps   func(class string, gap time.Duration, tokens int)
+	served func(engine int, j *job, at time.Duration, prompt, output int) // tokens computed
+	busy   time.Duration                                                  // time with a step under way
 }
 
 // next is when the steps under way are over; false when the engine idles.
@@ -84,56 +84,47 @@ func (e *engine) due(now time.Duration) {
 	steps := e.steps
 	e.busy += now - e.began
 	e.steps = 0
-	prefilled := 0
-	over := []*job(nil)
+	var over []*job
 	for _, j := range e.running {
 		switch {
 		case j.chunk > 0:
-			e.computed(j, now)
-			prefilled += j.chunk
-			j.chunk = 0
-			if j.decodes() {
-				j.made, j.first, j.last = 1, now, now
-				j.firstToken(j)
-			}
+			e.prefilled(j, now)
 		case j.decodes():
 			e.gaps(j.class, (now-j.last)/time.Duration(steps), steps)
 			j.made += steps
 			j.last = now
+			e.served(e.id, j, now, 0, steps)
 		}
 		if j.decodes() && j.made >= j.output {
 			over = append(over, j)
 		}
 	}
-	if prefilled > 0 {
-		e.work(e.id, now, prefilled)
-	}
 	for _, j := range over {
-		e.remove(j)
+		e.running = slices.DeleteFunc(e.running, func(x *job) bool { return x == j })
+		e.kv.release(&j.holding)
 		j.end(j)
 	}
 	e.start(now)
 }
 
-// computed names the blocks that the chunk completed. The last block of a
-// prompt counts as complete with the prompt.
-func (e *engine) computed(j *job, _ time.Duration) {
-	before := j.computed / blockTokens
+// prefilled takes a computed chunk. It names the blocks that are complete: the
+// last one of a prompt counts as complete with the prompt, whose end is also
+// the answer's first token.
+func (e *engine) prefilled(j *job, now time.Duration) {
+	from := max(j.computed/blockTokens, j.hits)
 	j.computed += j.chunk
-	after := j.computed / blockTokens
+	to := j.computed / blockTokens
+	output := 0
 	if j.decodes() {
-		after = len(j.blocks)
+		to, output = len(j.blocks), 1
+		j.made, j.first, j.last = 1, now, now
+		j.firstToken(j)
 	}
-	for i := before; i < after; i++ {
-		if i >= j.hits {
-			e.kv.fill(&j.holding, j.blocks[i])
-		}
+	for i := from; i < to; i++ {
+		e.kv.fill(&j.holding, j.blocks[i])
 	}
-}
-
-func (e *engine) remove(j *job) {
-	e.running = slices.DeleteFunc(e.running, func(x *job) bool { return x == j })
-	e.kv.release(&j.holding)
+	e.served(e.id, j, now, j.chunk, output)
+	j.chunk = 0
 }
 
 // start begins a step, if there is anything to do.

@@ -23,13 +23,13 @@ func (r record) ttft() time.Duration { return r.first - r.at }
 
 // result is what happened in a run.
 type result struct {
-	records  []record
-	refused  map[scheduler.Reason]int
-	gaps     map[string]map[time.Duration]int // between tokens, in tokens, by class and length
-	computed [][]int                          // prompt tokens, by window and engine
-	span     time.Duration
-	busy     []time.Duration // by engine
-	engines  int
+	records []record
+	refused map[scheduler.Reason]int
+	gaps    map[string]map[time.Duration]int // between tokens, in tokens, by class and length
+	service map[string][]int                 // cost of the tokens computed, by tenant and window
+	span    time.Duration
+	busy    []time.Duration // by engine
+	engines int
 }
 
 // between returns the part of a result whose requests came in a stretch, when
@@ -43,6 +43,22 @@ func (r result) between(from, to time.Duration) result {
 	}
 	r.records, r.span = kept, to-from
 	return r
+}
+
+// endedBetween is like between, by the ends of requests.
+func (r result) endedBetween(from, to time.Duration) result {
+	r.records = slices.DeleteFunc(slices.Clone(r.records), func(x record) bool { return x.over < from || x.over >= to })
+	r.span = to - from
+	return r
+}
+
+// taken is how many places at engines were taken in a stretch, in the mean.
+func (r *result) taken(from, to time.Duration) float64 {
+	var held time.Duration
+	for _, x := range r.records {
+		held += max(min(x.over, to)-max(x.submitted, from), 0)
+	}
+	return held.Seconds() / (to - from).Seconds()
 }
 
 // attainable is the part of the blocks of the requests that came after the
@@ -70,7 +86,7 @@ func (r *result) attainable(after time.Duration) float64 {
 }
 
 func newResult(engines int) result {
-	return result{refused: map[scheduler.Reason]int{}, gaps: map[string]map[time.Duration]int{}, engines: engines}
+	return result{refused: map[scheduler.Reason]int{}, gaps: map[string]map[time.Duration]int{}, service: map[string][]int{}, engines: engines}
 }
 
 func (r *result) refuse(_ *request, reason scheduler.Reason) { r.refused[reason]++ }
@@ -91,12 +107,17 @@ func (r *result) gap(class string, gap time.Duration, tokens int) {
 	r.gaps[class][gap.Round(unit)] += tokens
 }
 
-func (r *result) worked(engine int, at time.Duration, tokens int) {
+// outputCost is what an output token counts in a share, in prompt tokens: the
+// scheduler's default.
+const outputCost = 2
+
+// serve counts tokens that an engine computed.
+func (r *result) serve(_ int, j *job, at time.Duration, prompt, output int) {
 	w := int(at / window)
-	for len(r.computed) <= w {
-		r.computed = append(r.computed, make([]int, r.engines))
+	for len(r.service[j.tenant]) <= w {
+		r.service[j.tenant] = append(r.service[j.tenant], 0)
 	}
-	r.computed[w][engine] += tokens
+	r.service[j.tenant][w] += prompt + outputCost*output
 }
 
 // hitRate is the part of all prompts' blocks that were found.

@@ -56,6 +56,7 @@ type sim struct {
 	arrive   []*request // of the trace, the next first
 	later    arrivals   // of closed loops
 	granted  chan grant
+	numbers  int              // ids given out
 	requests map[int]*request // those that were sent and have not ended
 	out      result
 	stop     context.CancelFunc
@@ -118,7 +119,7 @@ func (s setup) simulate() (result, error) {
 		if s.shared {
 			kv = one
 		}
-		m.engines = append(m.engines, &engine{id: i, model: v.model, kv: kv, gaps: m.out.gap, work: m.out.worked})
+		m.engines = append(m.engines, &engine{id: i, model: v.model, kv: kv, gaps: m.out.gap, served: m.out.serve})
 		m.byID[v.endpoint.ID] = i
 	}
 	sched, closing := s.policy.build(m)
@@ -127,6 +128,7 @@ func (s setup) simulate() (result, error) {
 		m.loads = l
 	}
 	m.arrive = s.workload.first()
+	m.numbers = len(m.arrive)
 	err := m.loop()
 	m.stop()
 	closing()
@@ -336,6 +338,8 @@ func (m *sim) start(g grant) error {
 func (m *sim) over(r *request) {
 	delete(m.requests, r.id)
 	if next := m.workload.ended(r, m.now()); next != nil {
+		next.id = m.numbers
+		m.numbers++
 		heap.Push(&m.later, next)
 	}
 }

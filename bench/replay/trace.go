@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
@@ -46,6 +47,15 @@ type trace []*request
 
 func (t trace) first() []*request                          { return t }
 func (t trace) ended(_ *request, _ time.Duration) *request { return nil }
+
+// numbered puts requests in the order of their arrival and numbers them.
+func numbered(all []*request) []*request {
+	slices.SortStableFunc(all, func(a, b *request) int { return cmp.Compare(a.at, b.at) })
+	for i, r := range all {
+		r.id = i
+	}
+	return all
+}
 
 // faster returns the trace with all arrivals closer by so much.
 func (t trace) faster(by float64) trace {
@@ -114,9 +124,5 @@ func parseTrace(r io.Reader) (trace, error) {
 	if len(t) == 0 {
 		return nil, errors.New("no requests")
 	}
-	slices.SortStableFunc(t, func(a, b *request) int { return int(a.at - b.at) })
-	for i, r := range t {
-		r.id = i
-	}
-	return t, nil
+	return numbered(t), nil
 }
