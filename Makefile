@@ -14,7 +14,7 @@ SOURCES := $(shell find . -name '*.go' -not -path './.*' -not -path '*/node_modu
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 .PHONY: needs
 needs:
@@ -67,6 +67,10 @@ lint: needs ## golangci-lint (building it the first time takes about ten minutes
 test-real: needs ## the main job with a real language model on the CPU
 	deploy/realmodel/install.sh .cache/realmodel
 	WEIR_TEST_REAL_MODEL=$(CURDIR)/.cache/realmodel go test -count=1 -timeout 15m -run 'TestRealModel' -v .
+
+.PHONY: test-real-npm
+test-real-npm: ## the same without PyPI: the engine from npm, a tiny model made here
+	WEIR_REALMODEL_SOURCE=npm $(MAKE) test-real
 
 .PHONY: bench
 bench: build ## measure the gateway beside a bare proxy; writes docs/performance.md

