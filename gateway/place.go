@@ -14,7 +14,7 @@ import (
 
 // place tells a watcher which endpoints its pool has and where it finds more.
 func (f *Fleet) place(w *pool.Pool, p *catalogue.Pool) {
-	w.Set(pool.Settings{Scrape: p.ScrapeInterval})
+	w.Set(pool.Settings{Scrape: p.ScrapeInterval, Scaling: scalingOf(p)})
 	w.SetDiscovery(sourceOf(p), func(found pool.Found) pool.Endpoint {
 		e := p.Endpoint(found.ID)
 		e.URL = found.URL
@@ -50,6 +50,17 @@ func mergeLabels(all, found map[string]string) map[string]string {
 	}
 	maps.Copy(merged, found)
 	return merged
+}
+
+func scalingOf(p *catalogue.Pool) pool.Scaling {
+	s := p.Scaling
+	if s == nil {
+		return pool.Scaling{}
+	}
+	return pool.Scaling{
+		Min: s.Min, Max: s.Max, QueuedTokens: s.TargetQueuedTokens, KVUsage: s.TargetKVUsage,
+		TTFT: s.TTFTSLO, DownAfter: s.ScaleDownAfter, Roles: s.Roles,
+	}
 }
 
 // sourceOf is where the pool finds endpoints; nil where it lists all of them.

@@ -39,6 +39,8 @@ type Embedded struct {
 	waking    time.Time        // when it fires; zero: it is stopped
 	spare     []*waiter        // to be reused: a waiter has a channel and a timer
 	closed    bool
+
+	firstTokens latencies
 }
 
 var _ Scheduler = (*Embedded)(nil)

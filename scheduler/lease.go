@@ -13,8 +13,9 @@ type lease struct {
 	request   leased
 
 	charge    charge
-	tokens    int  // that it counts for at its endpoint now
-	probation bool // granted while the endpoint had yet to prove itself
+	tokens    int       // that it counts for at its endpoint now
+	queuedAt  time.Time // when its request's first attempt began to wait
+	probation bool      // granted while the endpoint had yet to prove itself
 	victim
 
 	output atomic.Int64 // tokens observed so far
@@ -51,6 +52,7 @@ func (l *lease) Observe(p Progress) {
 		l.output.Store(int64(p.OutputTokens))
 	}
 	if p.Kind == FirstToken && l.first.CompareAndSwap(false, true) {
+		l.scheduler.firstTokens.observe(l.scheduler.now().Sub(l.queuedAt))
 		l.scheduler.began(l)
 	}
 }
@@ -142,7 +144,11 @@ func (e *Embedded) grant(c choice, b *band, f *flow, r *Request, came arrival, h
 	l := &lease{
 		scheduler: e, endpoint: p, charge: charge{band: b, flow: f},
 		request:   leased{body: r.Body, inputTokens: r.InputTokens},
+		queuedAt:  r.QueuedAt,
 		probation: p.open() || p.health == Unknown,
+	}
+	if l.queuedAt.IsZero() || l.queuedAt.After(now) {
+		l.queuedAt = came.at
 	}
 	e.queues.began(&l.charge, r, service{
 		input: max(r.InputTokens-c.cached, 0), cached: c.cached, output: f.expectedOutput(r.OutputTokens),

@@ -61,6 +61,9 @@ func (p Pool) validateSettings(c *complaints) {
 	if p.ScrapeInterval != 0 && p.ScrapeInterval < minScrape {
 		c.add("%s: scrape_interval is %s: at least %s", who, p.ScrapeInterval, minScrape)
 	}
+	if s := p.Scaling; s != nil {
+		s.validate(c, who+": scaling")
+	}
 	if d := p.Discovery; d != nil {
 		d.validate(c, who+": discovery")
 	}

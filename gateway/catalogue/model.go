@@ -52,6 +52,7 @@ type Pool struct {
 	Endpoints []Endpoint `yaml:"endpoints"`
 
 	Discovery      *Discovery    `yaml:"discovery,omitempty"`       // where further endpoints are found
+	Scaling        *Scaling      `yaml:"scaling,omitempty"`         // how many endpoints it should have
 	ScrapeInterval time.Duration `yaml:"scrape_interval,omitempty"` // between two readings of an endpoint's metrics; 200ms
 	APIKeyEnv      string        `yaml:"api_key_env,omitempty"`     // of endpoints that name none
 	CAFile         string        `yaml:"ca_file,omitempty"`         // of endpoints that name none

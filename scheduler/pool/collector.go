@@ -11,7 +11,8 @@ import (
 // Snapshot is what a Collector shows of one pool.
 type Snapshot struct {
 	State scheduler.State           `json:"state"`
-	Loads map[string]scheduler.Load `json:"loads"` // by endpoint; nil where nothing reads them
+	Loads map[string]scheduler.Load `json:"loads"`           // by endpoint; nil where nothing reads them
+	Scale []Scale                   `json:"scale,omitempty"` // by role; empty where nobody scales the pool
 }
 
 // Collector shows schedulers to Prometheus. It keeps nothing: each scrape asks
@@ -24,6 +25,7 @@ type Collector struct {
 	queued, dispatched, waited, refused         *prometheus.Desc
 	leases, capacity, health, circuit, draining *prometheus.Desc
 	running, waiting, kvUsage                   *prometheus.Desc
+	desired, ready, queuedTokens                *prometheus.Desc
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -35,19 +37,22 @@ func NewCollector(pools func() map[string]Snapshot) *Collector {
 		return prometheus.NewDesc("weir_"+name, help, append([]string{"pool"}, labels...), nil)
 	}
 	return &Collector{
-		pools:      pools,
-		queued:     desc("scheduler_queued_requests", "Requests that wait.", "band"),
-		dispatched: desc("scheduler_dispatched_requests_total", "Requests that were given an endpoint.", "band"),
-		waited:     desc("scheduler_queue_wait_seconds_total", "Time that dispatched requests had waited, in sum.", "band"),
-		refused:    desc("scheduler_refused_requests_total", "Requests that were refused.", "band", "reason"),
-		leases:     desc("scheduler_live_leases", "Requests that run.", "endpoint"),
-		capacity:   desc("scheduler_endpoint_max_concurrency", "Requests that may run at once.", "endpoint"),
-		health:     desc("scheduler_endpoint_healthy", "Verdict of the probes: 1 healthy, 0.5 not judged yet, 0 unhealthy.", "endpoint"),
-		circuit:    desc("scheduler_endpoint_circuit_open", "Whether the endpoint's own failures keep it out: 0 no, 1 yes, 0.5 being tried.", "endpoint"),
-		draining:   desc("scheduler_endpoint_draining", "Whether the endpoint takes nothing new.", "endpoint"),
-		running:    desc("engine_running_requests", "Requests in the batch, as the engine last said.", "endpoint"),
-		waiting:    desc("engine_waiting_requests", "Requests in the engine's own queue, as it last said.", "endpoint"),
-		kvUsage:    desc("engine_kv_cache_usage_ratio", "Part of the KV cache in use, as the engine last said.", "endpoint"),
+		pools:        pools,
+		queued:       desc("scheduler_queued_requests", "Requests that wait.", "band"),
+		dispatched:   desc("scheduler_dispatched_requests_total", "Requests that were given an endpoint.", "band"),
+		waited:       desc("scheduler_queue_wait_seconds_total", "Time that dispatched requests had waited, in sum.", "band"),
+		refused:      desc("scheduler_refused_requests_total", "Requests that were refused.", "band", "reason"),
+		leases:       desc("scheduler_live_leases", "Requests that run.", "endpoint"),
+		capacity:     desc("scheduler_endpoint_max_concurrency", "Requests that may run at once.", "endpoint"),
+		health:       desc("scheduler_endpoint_healthy", "Verdict of the probes: 1 healthy, 0.5 not judged yet, 0 unhealthy.", "endpoint"),
+		circuit:      desc("scheduler_endpoint_circuit_open", "Whether the endpoint's own failures keep it out: 0 no, 1 yes, 0.5 being tried.", "endpoint"),
+		draining:     desc("scheduler_endpoint_draining", "Whether the endpoint takes nothing new.", "endpoint"),
+		running:      desc("engine_running_requests", "Requests in the batch, as the engine last said.", "endpoint"),
+		waiting:      desc("engine_waiting_requests", "Requests in the engine's own queue, as it last said.", "endpoint"),
+		desired:      desc("pool_desired_replicas", "Endpoints that the pool should have.", "role"),
+		ready:        desc("pool_ready_replicas", "Endpoints that are worth sending to.", "role"),
+		queuedTokens: desc("pool_queued_tokens", "Prompt tokens of the requests that wait for the role.", "role"),
+		kvUsage:      desc("engine_kv_cache_usage_ratio", "Part of the KV cache in use, as the engine last said.", "endpoint"),
 	}
 }
 
@@ -60,6 +65,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	for name, s := range c.pools() {
 		for _, b := range s.State.Bands {
 			c.band(out, name, b)
+		}
+		for _, role := range s.Scale {
+			c.scale(out, name, role)
 		}
 		// A removed endpoint may still drain under the id of its successor,
 		// which stands before it. They are one series.
@@ -75,6 +83,12 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 			}
 		}
 	}
+}
+
+func (c *Collector) scale(out chan<- prometheus.Metric, pool string, s Scale) {
+	out <- gauge(c.desired, float64(s.Desired), pool, s.Role)
+	out <- gauge(c.ready, float64(s.Ready), pool, s.Role)
+	out <- gauge(c.queuedTokens, float64(s.QueuedTokens), pool, s.Role)
 }
 
 func (c *Collector) band(out chan<- prometheus.Metric, pool string, b scheduler.BandState) {

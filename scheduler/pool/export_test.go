@@ -2,6 +2,7 @@ package pool
 
 import (
 	"strings"
+	"time"
 
 	"weir/scheduler"
 )
@@ -10,3 +11,23 @@ import (
 func ParseLoad(page, engine string) (scheduler.Load, error) {
 	return new(reader).read(strings.NewReader(page), engine)
 }
+
+// ParseFile lets tests parse a file of endpoints without one.
+func ParseFile(text string) ([]Found, error) {
+	found, _, err := File{}.parse([]byte(text))
+	return found, err
+}
+
+// Want lets tests decide on a signal of their own.
+func Want(s Scaling, role string, g Signal) (int, string) { return s.withDefaults().want(role, g) }
+
+// Calm lets tests settle what they want.
+type Calm struct{ calm }
+
+// Settle is settle.
+func (c *Calm) Settle(n int, now time.Time, downAfter time.Duration) int {
+	return c.settle(n, now, downAfter)
+}
+
+// Len is how much is remembered.
+func (c *Calm) Len() int { return len(c.peaks) }

@@ -23,6 +23,7 @@ type Feed interface {
 	SetEndpoints(endpoints []scheduler.Endpoint)
 	SetHealth(id string, h scheduler.Health)
 	SetLoad(id string, l scheduler.Load)
+	Demand() scheduler.Demand
 }
 
 // Config says how endpoints are probed. Zero fields take the default that is
@@ -40,13 +41,17 @@ type Settings struct {
 	// Scrape is the time between two readings of an endpoint's metrics, give or
 	// take a fifth. Zero takes 200 ms, and more in a pool of more than 100, so
 	// that 500 pages a second are read at most.
-	Scrape time.Duration
+	Scrape  time.Duration
+	Scaling Scaling
 }
 
 const (
 	defaultScrape = 200 * time.Millisecond
 	scrapeEach    = 2 * time.Millisecond // of the interval, for each endpoint
 )
+
+// roleLabel is where llm-d looks for the part of the work that an endpoint does.
+const roleLabel = "llm-d.ai/role"
 
 // Endpoint is one model server to watch.
 type Endpoint struct {
@@ -73,6 +78,7 @@ type Pool struct {
 	settings Settings
 	static   []Endpoint
 	found    discovered
+	scaler   scaler
 	watched  map[string]*watched // replaced as a whole, never changed
 	changed  chan struct{}       // one token when something was replaced that Run follows
 }
@@ -84,6 +90,7 @@ type watched struct {
 
 	client  *http.Client
 	engine  string
+	role    string
 	metrics string  // URL
 	flight  *flight // the probe that runs
 	verdict verdict
@@ -180,6 +187,7 @@ func (p *Pool) watchedFor(e Endpoint) *watched {
 		w = &watched{id: e.ID, url: e.URL}
 	}
 	w.client, w.engine, w.metrics = e.Client, e.Engine, cmp.Or(e.MetricsURL, e.URL+"/metrics")
+	w.role = e.Labels[roleLabel]
 	if w.client == nil {
 		w.client = p.cfg.Client
 	}
@@ -193,19 +201,23 @@ func (p *Pool) nudge() {
 	}
 }
 
-// Run probes every endpoint, each on a goroutine of its own, and follows the
-// source of discovered ones, until ctx ends and all of that has stopped. It
-// returns nil.
+// Run probes every endpoint, each on a goroutine of its own, follows the source
+// of discovered ones and decides each second how many the pool should have,
+// until ctx ends and all of that has stopped. It returns nil.
 func (p *Pool) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	watches := watches{pool: p, group: &all, running: map[string]watch{}}
+	scale := time.NewTicker(scaleEvery)
+	defer scale.Stop()
 	for {
 		watches.follow(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-p.changed:
+		case <-scale.C:
+			p.rescale()
 		}
 	}
 }
