@@ -181,11 +181,21 @@ func (p *program) buildAPI(registry *prometheus.Registry) {
 		Config: api.Config{
 			MaxBody: p.cfg.MaxBody, TrustedProxies: p.cfg.TrustedProxies, OpsToken: p.cfg.OpsToken.Reveal(),
 		},
-		Keys: p.keys, Gateway: p.gateway,
+		Keys: p.keys, Gateway: p.gateway, Queue: p.gateway,
 		Catalogue:  func() api.Catalogue { return p.catalogue.Snapshot() },
 		Registerer: registry, Gatherer: registry,
 		Checks: p.checks(),
 		Pools:  func() any { return p.fleet.Pools() },
+		Decisions: func(request string, latest int) any {
+			if request == "" {
+				return explanation{Decisions: p.fleet.Decisions(latest)}
+			}
+			e := explanation{Decisions: p.fleet.DecisionsOn(request)}
+			if w, waits := p.gateway.WaitingRequest(request); waits {
+				e.Waiting = &w
+			}
+			return e
+		},
 	})
 }
 

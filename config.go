@@ -45,9 +45,10 @@ type Config struct {
 	TLSKey         string
 	OpsAddr        string
 	OpsToken       Secret
-	DatabaseURL    Secret // role weir_app
-	WorkerURL      Secret // role weir_worker
-	OwnerURL       Secret // migrations only
+	OpsURLs        []string // of all replicas, for `weir explain`
+	DatabaseURL    Secret   // role weir_app
+	WorkerURL      Secret   // role weir_worker
+	OwnerURL       Secret   // migrations only
 	RedisURL       Secret
 	StateDir       string
 	Peppers        tenants.Peppers

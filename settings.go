@@ -31,6 +31,10 @@ func settings() []setting {
 		{name: "tls_key_file", help: "its private key", set: text(func(c *Config) *string { return &c.TLSKey })},
 		{name: "ops_addr", help: "operators' address: /healthz, /readyz, /metrics, /ops/v1", preset: "127.0.0.1:9090", set: text(func(c *Config) *string { return &c.OpsAddr })},
 		{name: "ops_token", help: "bearer token for /ops/v1; without one it refuses all", secret: true, set: hidden(func(c *Config) *Secret { return &c.OpsToken })},
+		{name: "ops_urls", help: "operators' addresses of all replicas, comma-separated, for `weir explain`; without them, ops_addr", set: func(c *Config, v string) (err error) {
+			c.OpsURLs, err = parseOpsURLs(v)
+			return err
+		}},
 		{name: "database_url", help: "Postgres as weir_app", secret: true, set: hidden(func(c *Config) *Secret { return &c.DatabaseURL })},
 		{name: "worker_database_url", help: "Postgres as weir_worker", secret: true, set: hidden(func(c *Config) *Secret { return &c.WorkerURL })},
 		{name: "owner_database_url", help: "Postgres as the owner of the schema; only `weir migrate` (and `weir dev`) uses it", secret: true, set: hidden(func(c *Config) *Secret { return &c.OwnerURL })},

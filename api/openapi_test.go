@@ -51,6 +51,8 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		{http.MethodGet, "/v1/models/org/big", "/v1/models/{model}", ""},
 		{http.MethodPost, "/v1/chat/completions", "/v1/chat/completions", `{}`},
 		{http.MethodPost, "/v1/embeddings", "/v1/embeddings", `{"model":"sim-embed","input":7}`},
+		{http.MethodGet, "/v1/queue", "/v1/queue", ""},
+		{http.MethodGet, "/v1/queue?limit=0", "/v1/queue", ""},
 		{http.MethodGet, "/v1/models/none", "/v1/models/{model}", ""},
 	}
 	for _, tt := range tests {

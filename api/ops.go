@@ -50,9 +50,30 @@ func (s *Server) newOps(d Deps) http.Handler {
 			writeOps(w, http.StatusOK, map[string]any{"pools": d.Pools()})
 		})
 	}
+	if d.Decisions != nil {
+		private.HandleFunc("GET /ops/v1/decisions", func(w http.ResponseWriter, r *http.Request) {
+			s.decisions(w, r, d.Decisions)
+		})
+	}
 	profiles(private)
 	mux.Handle("/ops/v1/", s.operatorsOnly(d.Config.OpsToken, private))
 	return mux
+}
+
+const (
+	defaultDecisions = 20
+	maxDecisions     = 1000
+)
+
+// decisions explains one request, or shows the latest decisions.
+func (s *Server) decisions(w http.ResponseWriter, r *http.Request, explain func(string, int) any) {
+	query := r.URL.Query()
+	latest, err := limitOf(query, defaultDecisions, maxDecisions)
+	if err != nil {
+		_ = s.failureOf(err).write(w)
+		return
+	}
+	writeOps(w, http.StatusOK, explain(query.Get("request"), latest))
 }
 
 // operatorsOnly demands the token as a bearer. Without a token nobody has it.

@@ -21,7 +21,8 @@ func newOpsServer(token string, checks ...Check) *Server {
 		Config: Config{OpsToken: token}, Keys: newKeyring(), Gateway: runner(respond),
 		Catalogue:  func() Catalogue { return newShop() },
 		Registerer: registry, Gatherer: registry, Checks: checks,
-		Pools: func() any { return []string{"main"} },
+		Pools:     func() any { return []string{"main"} },
+		Decisions: func(request string, latest int) any { return map[string]any{"request": request, "latest": latest} },
 	})
 }
 
@@ -55,7 +56,7 @@ func TestTheOperatorsPagesNeedTheToken(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := newOpsServer(tt.token)
-			for _, path := range []string{"/ops/v1/pools", "/ops/v1/other"} {
+			for _, path := range []string{"/ops/v1/pools", "/ops/v1/decisions", "/ops/v1/other"} {
 				w := ask(t, s.Ops(), path, tt.authorization)
 				want := tt.status
 				if want == http.StatusOK && path == "/ops/v1/other" {
@@ -72,6 +73,25 @@ func TestTheOperatorsPagesNeedTheToken(t *testing.T) {
 	}
 	if w := ask(t, newOpsServer("x").Ops(), "/ops/v1/pools", "Bearer x"); strings.TrimSpace(w.Body.String()) != `{"pools":["main"]}` {
 		t.Errorf("got %s", w.Body)
+	}
+}
+
+func TestDecisionsAreAskedForByRequestOrNumber(t *testing.T) {
+	t.Parallel()
+	s := newOpsServer("x")
+	for path, want := range map[string]string{
+		"/ops/v1/decisions":               `{"latest":20,"request":""}`,
+		"/ops/v1/decisions?limit=1000":    `{"latest":1000,"request":""}`,
+		"/ops/v1/decisions?request=req_1": `{"latest":20,"request":"req_1"}`,
+	} {
+		if w := ask(t, s.Ops(), path, "Bearer x"); w.Code != http.StatusOK || strings.TrimSpace(w.Body.String()) != want {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	for _, limit := range []string{"0", "1001", "-1", "x"} {
+		if w := ask(t, s.Ops(), "/ops/v1/decisions?limit="+limit, "Bearer x"); w.Code != http.StatusBadRequest {
+			t.Errorf("limit %s: %d", limit, w.Code)
+		}
 	}
 }
 

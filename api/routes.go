@@ -26,6 +26,7 @@ func (s *Server) routes() []route {
 		{http.MethodPost, "/v1/embeddings", tenants.ScopeEmbeddings, s.infer(gateway.Embeddings)},
 		{http.MethodGet, "/v1/models", tenants.ScopeModelsRead, s.listModels},
 		{http.MethodGet, "/v1/models/*", tenants.ScopeModelsRead, s.getModel},
+		{http.MethodGet, "/v1/queue", tenants.ScopeQueueRead, s.listQueue},
 	}
 }
 

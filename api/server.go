@@ -45,6 +45,7 @@ type Deps struct {
 	Config    Config
 	Keys      Authenticator
 	Gateway   Runner
+	Queue     Queue            // what /v1/queue shows; nil: nothing waits
 	Catalogue func() Catalogue // the present snapshot
 	Now       func() time.Time // nil: time.Now
 
@@ -52,6 +53,9 @@ type Deps struct {
 	Gatherer   prometheus.Gatherer   // what /metrics shows; nil: nothing
 	Checks     []Check               // of /readyz
 	Pools      func() any            // state of the pools, for /ops/v1/pools; nil: there is no such page
+	// Decisions explains a request or, with "", shows so many of the latest
+	// decisions, for /ops/v1/decisions; nil: there is no such page.
+	Decisions func(request string, latest int) any
 }
 
 // Server has the public and the operator's listener.
@@ -59,6 +63,7 @@ type Server struct {
 	log       *slog.Logger
 	keys      Authenticator
 	gateway   Runner
+	queue     Queue
 	catalogue func() Catalogue
 	now       func() time.Time
 
@@ -87,7 +92,7 @@ func New(log *slog.Logger, d Deps) *Server {
 		maxBodies = 1 << 30
 	}
 	s := &Server{
-		log: log, keys: d.Keys, gateway: d.Gateway, catalogue: d.Catalogue, now: d.Now,
+		log: log, keys: d.Keys, gateway: d.Gateway, queue: d.Queue, catalogue: d.Catalogue, now: d.Now,
 		parser: inference.NewParser(), answers: answers(),
 		bodies:  &bodies{limit: maxBody, room: newRoom(maxBodies), decoders: newDecoders()},
 		badKeys: newBadKeys(d.Now), proxies: d.Config.TrustedProxies, metrics: newMetrics(d.Registerer),

@@ -42,12 +42,13 @@ type exchange struct {
 	lease    scheduler.Lease // nil when none is live
 	endpoint string
 	attempts int
-	queuedAt time.Time
+	queuedAt time.Time // when the first one began to wait
 	queued   time.Duration
 	ttft     time.Duration
 	exclude  []string
 	suspect  bool
 	meter    meter
+	place    waiter // among those that wait
 
 	finished bool
 }

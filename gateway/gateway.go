@@ -82,6 +82,7 @@ type Gateway struct {
 	retries  *retryBudget
 	suspects *suspects
 	metrics  *metrics
+	waiters  *waiters
 	buffers  sync.Pool // *[]byte, for what is sent to callers
 }
 
@@ -94,6 +95,7 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Gateway {
 		retries:  newRetryBudget(),
 		suspects: newSuspects(cfg.SuspectFor),
 		metrics:  newMetrics(deps.Metrics),
+		waiters:  newWaiters(),
 		buffers:  sync.Pool{New: func() any { return new([]byte) }},
 	}
 }

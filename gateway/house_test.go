@@ -159,6 +159,7 @@ type pools struct {
 	queue *scheduler.Embedded
 	other scheduler.Scheduler // in its place, if set
 	probe func(endpoint string) error
+	mute  bool // it doesn't say where a request stands
 
 	mu       sync.Mutex
 	requests []scheduler.Request
@@ -202,7 +203,14 @@ func newPools(urls []string) *pools {
 
 func (p *pools) close() { p.queue.Close() }
 
-func (p *pools) Scheduler(name string) (scheduler.Scheduler, bool) { return p, name == poolName }
+func (p *pools) Scheduler(name string) (scheduler.Scheduler, bool) {
+	if p.mute {
+		return struct{ scheduler.Scheduler }{p}, name == poolName
+	}
+	return p, name == poolName
+}
+
+func (p *pools) Position(id string) (scheduler.Position, bool) { return p.queue.Position(id) }
 
 func (p *pools) Probe(_ context.Context, _, endpoint string) error {
 	if p.probe == nil {

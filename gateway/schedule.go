@@ -14,11 +14,14 @@ import (
 func (x *exchange) schedule(ctx context.Context) *Error {
 	begin := time.Now()
 	request := x.request()
-	lease, err := x.queue.Schedule(ctx, request)
-	x.queued += time.Since(begin)
 	if x.queuedAt.IsZero() {
 		x.queuedAt = begin
 	}
+	x.place = x.waiter(&request, begin)
+	x.g.waiters.add(&x.place)
+	defer x.g.waiters.remove(&x.place)
+	lease, err := x.queue.Schedule(ctx, request)
+	x.queued += time.Since(begin)
 	var refusal *scheduler.Refusal
 	switch {
 	case err == nil:
@@ -30,6 +33,19 @@ func (x *exchange) schedule(ctx context.Context) *Error {
 		return &Error{Cause: refusalCause(refusal.Reason), RetryAfter: refusal.RetryAfter, Err: err}
 	default:
 		return &Error{Cause: Internal, Err: err}
+	}
+}
+
+// waiter is the exchange's entry among those that wait from now on.
+func (x *exchange) waiter(r *scheduler.Request, now time.Time) waiter {
+	c := &x.call
+	return waiter{
+		shown: Waiting{
+			ID: c.ID, ClientRequestID: c.ClientRequestID, Model: x.model.Name, Pool: x.pool.Name,
+			Band: x.band, Tier: x.tier, Since: x.queuedAt,
+		},
+		owner: owner{c.Principal.Tenant, c.Principal.Project},
+		queue: x.queue, attempt: r.ID, began: now, before: x.queued, bytes: len(x.body),
 	}
 }
 

@@ -8,6 +8,7 @@ type Decision struct {
 	FairnessID string        `json:"fairness_id"`
 	Band       int           `json:"band"`
 	Session    string        `json:"session,omitempty"`
+	Model      string        `json:"model,omitempty"` // its name at the engine
 	EnteredAt  time.Time     `json:"entered_at"`
 	Waited     time.Duration `json:"waited_ns"`
 	Ahead      int           `json:"ahead"`  // estimate, when it came, of how many went before it
@@ -62,8 +63,8 @@ const (
 
 // Position is where a waiting request stands. It names nobody else.
 type Position struct {
-	Ahead    int           // estimate of how many go before it
-	Expected time.Duration // until it is dispatched, at the present rate; 0 when unknown
-	Waited   time.Duration
-	Hold     Hold
+	Ahead    int           `json:"ahead"`       // estimate of how many go before it
+	Expected time.Duration `json:"expected_ns"` // until it is dispatched, at the present rate; 0 when unknown
+	Waited   time.Duration `json:"waited_ns"`
+	Hold     Hold          `json:"held"`
 }

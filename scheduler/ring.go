@@ -18,6 +18,7 @@ type record struct {
 	request    string
 	fairnessID string
 	session    string
+	model      string
 	band       int
 	came       arrival
 	waited     time.Duration
@@ -89,6 +90,7 @@ func (g *ring) add() *record {
 // begin fills in what is known of a request before it is decided on.
 func (r *record) begin(q *Request, came arrival, now time.Time) {
 	r.request, r.fairnessID, r.session, r.band = q.ID, q.Flow.FairnessID, q.Session, q.Flow.Band
+	r.model = q.Model
 	r.came, r.waited, r.inputTokens = came, now.Sub(came.at), q.InputTokens
 }
 
@@ -114,7 +116,7 @@ func (r *record) chose(c choice) {
 // decision writes the record out. Nothing of it is shared with the ring.
 func (r *record) decision() Decision {
 	d := Decision{
-		Request: r.request, FairnessID: r.fairnessID, Band: r.band, Session: r.session,
+		Request: r.request, FairnessID: r.fairnessID, Band: r.band, Session: r.session, Model: r.model,
 		EnteredAt: r.came.at, Waited: r.waited, Ahead: r.came.ahead, Queued: r.came.queued,
 		Held: r.held, Saturation: r.saturation, Ceiling: r.ceiling, Refused: r.refused,
 		InputTokens: r.inputTokens, CachedTokens: r.cachedTokens,

@@ -2,13 +2,14 @@ package tenants
 
 import "slices"
 
-// What a key may be allowed to do. Inference keys take the first five,
+// What a key may be allowed to do. Inference keys take the first six,
 // administration keys the last four.
 const (
 	ScopeChat        = "inference:chat"
 	ScopeCompletions = "inference:completions"
 	ScopeEmbeddings  = "inference:embeddings"
 	ScopeModelsRead  = "models:read"
+	ScopeQueueRead   = "queue:read" // of the key's project
 	ScopeUsageRead   = "usage:read"
 	ScopeKeysRead    = "keys:read"
 	ScopeKeysWrite   = "keys:write"
@@ -19,7 +20,7 @@ const (
 func (k Kind) Scopes() []string {
 	switch k {
 	case ProjectKey, ServiceKey:
-		return []string{ScopeChat, ScopeCompletions, ScopeEmbeddings, ScopeModelsRead, ScopeUsageRead}
+		return []string{ScopeChat, ScopeCompletions, ScopeEmbeddings, ScopeModelsRead, ScopeQueueRead, ScopeUsageRead}
 	case AdminKey:
 		return []string{ScopeKeysRead, ScopeKeysWrite, ScopeUsageRead, ScopeTenantRead}
 	default:

@@ -79,6 +79,16 @@ func (s *Snapshot) Band(name string) (priority int, ok bool) {
 	return priority, ok
 }
 
+// BandName returns the name of the band with a priority.
+func (s *Snapshot) BandName(priority int) (name string, ok bool) {
+	for _, b := range s.doc.Bands {
+		if b.Priority == priority {
+			return b.Name, true
+		}
+	}
+	return "", false
+}
+
 // Plan finds a plan.
 func (s *Snapshot) Plan(name string) (tenants.Plan, bool) {
 	p, ok := s.doc.Plans[name]
