@@ -25,6 +25,7 @@ func allowedImports() map[string][]string {
 		"gateway":                 {"gateway/admission", "gateway/catalogue", "billing", "tenants", "scheduler", "scheduler/pool"},
 		"gateway/admission":       {},
 		"gateway/catalogue":       {"billing", "tenants", "scheduler", "scheduler/pickerconfig"},
+		"responses":               {"gateway", "gateway/catalogue", "billing", "tenants"},
 		"billing":                 {"tenants"},
 		"tenants":                 {},
 		"scheduler":               {},
@@ -52,7 +53,7 @@ func onlyIn() map[string][]string {
 		"github.com/redis/go-redis/v9":    {"weir", "gateway/admission", "gateway/admission/admissiontest"},
 		"github.com/spf13/cobra":          {"weir"},
 		"github.com/pressly/goose/v3":     {"migrations"},
-		"github.com/jackc/pgx/v5":         {"weir", "api", "gateway", "gateway/catalogue", "billing", "tenants", "migrations", "migrations/pgserver", "migrations/pgtest", "bench"},
+		"github.com/jackc/pgx/v5":         {"weir", "api", "gateway", "gateway/catalogue", "billing", "tenants", "responses", "migrations", "migrations/pgserver", "migrations/pgtest", "bench"},
 	}
 }
 

@@ -1,0 +1,239 @@
+package responses
+
+import (
+	"strings"
+
+	"github.com/tidwall/gjson"
+)
+
+// Dialect is what an engine's chat template can take, and what the caller asks
+// of it.
+type Dialect struct {
+	Developer bool // the template knows developers; else their text is a system's
+	Systems   bool // systems may stand anywhere; else all are merged into the first message: most templates refuse or drop a later one
+	AllTurns  bool // reasoning of earlier turns is shown to the model; else that of the present tool loop alone
+	// Open reads reasoning that was sealed for a caller; false where it was not
+	// sealed here, for this tenant and model. Nil opens none.
+	Open func(sealed string) (text string, ok bool)
+}
+
+// transcript turns items into the messages of a Chat request. Texts stay as
+// they came, byte for byte: a turn that goes on from another begins with the
+// same bytes, which the engine has in its prefix cache.
+type transcript struct {
+	dialect Dialect
+	b       []byte
+	turn    assistant
+	open    []string // calls without an output yet, as JSON
+	images  []string // parts of tools' outputs, which a tool's message can't hold
+}
+
+// assistant gathers what stands between two messages of others: templates know
+// one message for a turn, with its reasoning, text and calls.
+type assistant struct {
+	begun     bool // by a message or a call: reasoning alone is no turn
+	reasoning string
+	text      []string
+	calls     []string
+}
+
+// Messages renders items as the array of a Chat request. instructions is a JSON
+// string; empty when there are none. The error is a *Problem.
+func Messages(instructions string, items []Item, d Dialect) ([]byte, error) {
+	t := &transcript{dialect: d, b: append(make([]byte, 0, size(items)), '[')}
+	parsed := make([]gjson.Result, len(items))
+	loop := -1 // the last message of the user
+	for i, it := range items {
+		parsed[i] = gjson.ParseBytes(it.JSON)
+		if it.Type == typeMessage && parsed[i].Get("role").Str == "user" {
+			loop = i
+		}
+	}
+	merged := t.systems(instructions, items, parsed)
+	for i, it := range items {
+		if merged[i] || it.Type == typeReasoning && i < loop && !d.AllTurns {
+			continue
+		}
+		if err := t.item(it.Type, parsed[i]); err != nil {
+			return nil, err
+		}
+	}
+	t.flush()
+	if len(t.open) > 0 {
+		return nil, noOutput(t.open[0])
+	}
+	t.flushImages()
+	return append(t.b, ']'), nil
+}
+
+func size(items []Item) int {
+	n := 64
+	for _, it := range items {
+		n += len(it.JSON)
+	}
+	return n
+}
+
+// systems writes the first message: the instructions, and what systems and
+// developers say. It returns which items are in it.
+func (t *transcript) systems(instructions string, items []Item, parsed []gjson.Result) (merged []bool) {
+	merged = make([]bool, len(items))
+	var texts []string
+	if instructions != "" {
+		texts = append(texts, inner(instructions))
+	}
+	for i, it := range items {
+		role := parsed[i].Get("role").Str
+		if it.Type == typeMessage && (role == "system" || role == "developer" && !t.dialect.Developer) {
+			merged[i] = true
+			texts = append(texts, textsOf(parsed[i].Get("content"))...)
+		} else if t.dialect.Systems {
+			break
+		}
+	}
+	if len(texts) > 0 {
+		t.message(`{"role":"system","content":"` + strings.Join(texts, `\n\n`) + `"}`)
+	}
+	return merged
+}
+
+func (t *transcript) message(raw string) {
+	if len(t.b) > 1 {
+		t.b = append(t.b, ',')
+	}
+	t.b = append(t.b, raw...)
+}
+
+// item adds one to the transcript.
+func (t *transcript) item(kind string, v gjson.Result) error {
+	switch kind {
+	case typeMessage:
+		if v.Get("role").Str == "assistant" {
+			t.turn.begun = true
+			t.turn.text = append(t.turn.text, strings.Join(textsOf(v.Get("content")), ""))
+			return nil
+		}
+		return t.other(v)
+	case typeReasoning:
+		t.turn.reasoning += t.reasoning(v)
+	case typeCall, typeCustomCall:
+		t.call(kind, v)
+	case typeOutput, typeCustomOutput:
+		return t.output(v)
+	case typeCompaction:
+		if text, ok := t.unseal(v); ok {
+			t.flush()
+			t.message(`{"role":"user","content":` + quote(text) + `}`)
+		}
+	default: // of a tool that some other provider ran
+	}
+	return nil
+}
+
+// other is a message of the user, or of a system in the middle.
+func (t *transcript) other(v gjson.Result) error {
+	t.flush()
+	if len(t.open) > 0 {
+		return noOutput(t.open[0])
+	}
+	t.flushImages()
+	role := v.Get("role").Str
+	if role == "developer" && !t.dialect.Developer {
+		role = "system"
+	}
+	t.message(`{"role":"` + role + `","content":` + contentOf(v.Get("content")) + `}`)
+	return nil
+}
+
+func (t *transcript) call(kind string, v gjson.Result) {
+	if v.Get("status").Str == "incomplete" {
+		return // it was cut off: nobody could answer it
+	}
+	arguments := v.Get("arguments").Raw
+	if kind == typeCustomCall {
+		arguments = quote(`{"input":` + v.Get("input").Raw + `}`)
+	}
+	id := v.Get("call_id").Raw
+	name := flatName(v.Get("namespace").String(), v.Get("name").Str)
+	t.turn.begun = true
+	t.turn.calls = append(t.turn.calls,
+		`{"id":`+id+`,"type":"function","function":{"name":`+quote(name)+`,"arguments":`+arguments+`}}`)
+	t.open = append(t.open, id)
+}
+
+func (t *transcript) output(v gjson.Result) error {
+	t.flush()
+	id := v.Get("call_id").Raw
+	at := -1
+	for i, open := range t.open {
+		if open == id {
+			at = i
+			break
+		}
+	}
+	if at < 0 {
+		return problem("input", codeValue, "No tool call found for function call output with call_id %s.", inner(id))
+	}
+	t.open = append(t.open[:at], t.open[at+1:]...)
+	output := v.Get("output")
+	text := output.Raw
+	if output.IsArray() {
+		text = `"` + strings.Join(textsOf(output), `\n`) + `"`
+		t.images = append(t.images, imagesOf(output)...)
+	}
+	t.message(`{"role":"tool","tool_call_id":` + id + `,"content":` + text + `}`)
+	return nil
+}
+
+// flush ends the assistant's turn.
+func (t *transcript) flush() {
+	a := t.turn
+	t.turn = assistant{}
+	if !a.begun {
+		return
+	}
+	t.flushImages()
+	content := "null" // what templates want beside calls
+	if text := strings.Join(a.text, `\n`); text != "" || len(a.calls) == 0 {
+		content = `"` + text + `"`
+	}
+	m := `{"role":"assistant","content":` + content
+	if a.reasoning != "" { // engines differ in the name
+		m += `,"reasoning":"` + a.reasoning + `","reasoning_content":"` + a.reasoning + `"`
+	}
+	if len(a.calls) > 0 {
+		m += `,"tool_calls":[` + strings.Join(a.calls, ",") + `]`
+	}
+	t.message(m + `}`)
+}
+
+// flushImages shows the model the images of tools' outputs, as the user's.
+func (t *transcript) flushImages() {
+	if len(t.images) > 0 {
+		t.message(`{"role":"user","content":[` + strings.Join(t.images, ",") + `]}`)
+		t.images = nil
+	}
+}
+
+// reasoning is the escaped text of a reasoning item; empty for a shell.
+func (t *transcript) reasoning(v gjson.Result) string {
+	if texts := textsOf(v.Get("content")); len(texts) > 0 {
+		return strings.Join(texts, "")
+	}
+	if text, ok := t.unseal(v); ok {
+		return inner(quote(text))
+	}
+	return ""
+}
+
+func (t *transcript) unseal(v gjson.Result) (string, bool) {
+	sealed := v.Get("encrypted_content").String()
+	if sealed == "" || t.dialect.Open == nil {
+		return "", false
+	}
+	return t.dialect.Open(sealed)
+}
+
+func noOutput(callID string) error {
+	return problem("input", codeValue, "No tool output found for function call %s.", inner(callID))
+}
