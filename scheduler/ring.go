@@ -129,6 +129,7 @@ func (r *record) decision() Decision {
 	for i := range d.Candidates {
 		d.Candidates[i].Scores = slices.Clone(d.Candidates[i].Scores)
 	}
+	d.Why = d.why()
 	return d
 }
 
@@ -137,6 +138,7 @@ func (r *record) decision() Decision {
 func (e *Embedded) Decision(id string) (Decision, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	// Operators ask this, of thousands: not worth an index.
 	for i := range e.ring.records {
 		if r := e.ring.back(i); r.request == id {
 			return r.decision(), true
