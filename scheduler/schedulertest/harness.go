@@ -1,9 +1,9 @@
 // Package schedulertest is the contract of a scheduler.Scheduler in executable
-// form: every implementation runs Test.
+// form: every implementation runs Test. It needs nothing of a scheduler but its
+// answers, so that one behind a network can be tested as it is.
 package schedulertest
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -30,95 +30,42 @@ type Harness struct {
 // Capabilities are promises that not every scheduler makes. What is promised
 // is tested.
 type Capabilities struct {
-	Turns    bool // the flows of a band take turns
-	Weights  bool // they share by weight, in tokens
-	FlowCap  bool // a flow's queue has a cap of its own
-	Retries  bool // a request with QueuedAt goes to the head of its flow
-	Excludes bool // excluded endpoints are avoided
+	ExactCaps    bool // no endpoint ever holds more than it may
+	LeastLoaded  bool // the least loaded endpoint is taken
+	Excludes     bool // excluded endpoints are avoided
+	FlowCap      bool // a flow's queue has a cap of its own
+	RequestTTL   bool // a request's own time limit shortens the pool's
+	Turns        bool // the flows of a band take turns
+	Weights      bool // they share by weight, in tokens
+	Sessions     bool // inside a flow the deeper turn of a session goes first, without more for its flow
+	Retries      bool // a request with QueuedAt goes to the head of its flow
+	Shares       bool // bands have minimum shares
+	Reservations bool // flows have reservations
+	Eviction     bool // endpoints are taken back from negative bands
 }
 
 // Pool is what a test asks of the scheduler. Zero limits are too large to
-// matter.
+// matter. Its bands are -10, 0, 1, 10 and 100.
 type Pool struct {
 	Endpoints     []scheduler.Endpoint // healthy, each with a MaxConcurrency
 	MaxQueued     int
 	MaxBandQueued int
 	MaxFlowQueued int
-	TTL           time.Duration
+	TTL           time.Duration   // also of a pool without endpoints
+	Shares        map[int]float64 // minimum shares of bands, for those that can
+	Eviction      bool            // for those that can
 }
 
 // Subject is a scheduler under test.
 type Subject interface {
 	scheduler.Scheduler
 	SetEndpoints(endpoints []scheduler.Endpoint) // all of them healthy
-	Queued() int                                 // requests that wait
-	Live() int                                   // leases that have not ended
 	Close()
 }
 
-// call is a request that was sent, and its answer.
-type call struct {
-	id     string
-	cancel context.CancelFunc
-	done   chan struct{} // closed with the answer
-	lease  scheduler.Lease
-	err    error
-	after  time.Duration // how long the answer took
-}
-
-// send schedules the request on a goroutine that ends with the answer.
-func send(t *testing.T, s scheduler.Scheduler, r scheduler.Request) *call {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	c := &call{id: r.ID, cancel: cancel, done: make(chan struct{})}
-	began := time.Now()
-	go func() {
-		defer close(c.done)
-		c.lease, c.err = s.Schedule(ctx, r)
-		c.after = time.Since(began)
-	}()
-	return c
-}
-
-func (c *call) answered() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// granted waits for the call's lease.
-func (c *call) granted(t *testing.T) scheduler.Lease {
-	t.Helper()
-	<-c.done
-	if c.err != nil {
-		t.Fatalf("request %s was refused: %v", c.id, c.err)
-	}
-	return c.lease
-}
-
-// request is one of a flow; ids are unique by their caller.
-func request(id, fairnessID string, band int) scheduler.Request {
-	return scheduler.Request{
-		ID:          id,
-		Flow:        scheduler.Flow{FairnessID: fairnessID, Band: band},
-		Body:        []byte(`{"id":"` + id + `"}`),
-		InputTokens: 100, OutputTokens: 100,
-	}
-}
-
-func completed() scheduler.Outcome {
-	return scheduler.Outcome{Result: scheduler.Completed, InputTokens: 100, OutputTokens: 100}
-}
-
-// endpoints returns n endpoints with so many leases each.
-func endpoints(n, maxConcurrency int) []scheduler.Endpoint {
-	all := make([]scheduler.Endpoint, n)
-	for i := range all {
-		id := string(rune('a' + i))
-		all[i] = scheduler.Endpoint{ID: id, URL: "http://" + id + ".test", MaxConcurrency: maxConcurrency}
-	}
-	return all
+// Counter is a Subject that can tell what waits and runs. Where it is
+// implemented it is held to what the answers say.
+type Counter interface {
+	Queued() int // requests that wait
+	Live() int   // leases that have not ended
 }
