@@ -102,7 +102,7 @@ func (o options) compare(ctx context.Context, b bubbles, stdout io.Writer) error
 		return err
 	}
 	fmt.Fprintf(stdout, "%d engines x %d blocks; %s\n", o.endpoints, o.blocks, about)
-	fmt.Fprintf(stdout, "%-14s %7s %7s %8s %10s %9s %8s %8s %9s %9s %7s %7s %6s\n", "policy", "hits", "ceiling", "requests", "uncached", "TTFT p50", "p95", "ITL p95", "req/s", "tok/s", "whole", "10 s", "wall")
+	fmt.Fprintf(stdout, "%-14s %7s %7s %8s %10s %9s %8s %8s %9s %9s %7s %7s %7s %6s\n", "policy", "hits", "ceiling", "requests", "uncached", "TTFT p50", "p95", "ITL p95", "req/s", "tok/s", "whole", "10 s", "floor", "wall")
 	for _, c := range cells {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -116,10 +116,9 @@ func (o options) compare(ctx context.Context, b bubbles, stdout io.Writer) error
 		if to > 0 {
 			r = r.between(from, to)
 		}
-		requests, tokens := r.throughput()
-		whole, windowed := r.balance()
-		fmt.Fprintf(stdout, "%-14s %6.2f%% %6.2f%% %8d %9.0fk %9s %8s %8s %9.2f %9.0f %7.3f %7.2f %6s", c.policy.name, 100*r.hitRate(), 100*ceiling, len(r.records), float64(r.uncached())/1e3,
-			ms(r.ttft("", .5)), ms(r.ttft("", .95)), ms(r.itl(r.records[0].class, .95)), requests, tokens, whole, windowed, time.Since(began).Round(10*time.Millisecond))
+		f := r.figures()
+		fmt.Fprintf(stdout, "%-14s %6.2f%% %6.2f%% %8d %9.0fk %9s %8s %8s %9.2f %9.0f %7.3f %7.2f %7.2f %6s", c.policy.name, 100*f.hits, 100*ceiling, f.requests, float64(f.uncached)/1e3,
+			ms(f.ttft), ms(f.tail), ms(f.gap), f.rate, f.tokens, f.whole, f.windowed, f.lumps, time.Since(began).Round(10*time.Millisecond))
 		for reason, n := range r.refused {
 			fmt.Fprintf(stdout, "  %d %s", n, reason)
 		}

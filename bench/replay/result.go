@@ -23,13 +23,37 @@ func (r record) ttft() time.Duration { return r.first - r.at }
 
 // result is what happened in a run.
 type result struct {
-	records []record
-	refused map[scheduler.Reason]int
-	gaps    map[string]map[time.Duration]int // between tokens, in tokens, by class and length
-	service map[string][]int                 // cost of the tokens computed, by tenant and window
-	span    time.Duration
-	busy    []time.Duration // by engine
-	engines int
+	records  []record
+	refused  map[scheduler.Reason]int
+	gaps     map[string]map[time.Duration]int // between tokens, in tokens, by class and length
+	service  map[string][]int                 // cost of the tokens computed, by tenant and window
+	computed [][]int                          // prompt tokens, by window and engine
+	span     time.Duration
+	busy     []time.Duration // by engine
+	engines  int
+}
+
+// figures is what tables show of a result.
+type figures struct {
+	requests        int
+	hits            float64 // part of the prompts' blocks
+	uncached        int     // prompt tokens computed
+	ttft, tail      time.Duration
+	gap             time.Duration // p95 between two tokens of the first request's class
+	rate, tokens    float64       // a second
+	whole, windowed float64       // prompt tokens of the busiest engine over the mean
+	lumps           float64       // what windowed can't be below
+}
+
+func (r *result) figures() figures {
+	f := figures{requests: len(r.records), hits: r.hitRate(), uncached: r.uncached(), ttft: r.ttft("", .5), tail: r.ttft("", .95)}
+	if len(r.records) > 0 {
+		f.gap = r.itl(r.records[0].class, .95)
+	}
+	f.rate, f.tokens = r.throughput()
+	f.whole, f.windowed = r.balance()
+	f.lumps = r.lumps()
+	return f
 }
 
 // between returns the part of a result whose requests came in a stretch, when
@@ -112,12 +136,16 @@ func (r *result) gap(class string, gap time.Duration, tokens int) {
 const outputCost = 2
 
 // serve counts tokens that an engine computed.
-func (r *result) serve(_ int, j *job, at time.Duration, prompt, output int) {
+func (r *result) serve(engine int, j *job, at time.Duration, prompt, output int) {
 	w := int(at / window)
 	for len(r.service[j.tenant]) <= w {
 		r.service[j.tenant] = append(r.service[j.tenant], 0)
 	}
 	r.service[j.tenant][w] += prompt + outputCost*output
+	for len(r.computed) <= w {
+		r.computed = append(r.computed, make([]int, r.engines))
+	}
+	r.computed[w][engine] += prompt
 }
 
 // hitRate is the part of all prompts' blocks that were found.
@@ -191,26 +219,39 @@ func (r *result) throughput() (requests, tokens float64) {
 	return float64(len(r.records)) / r.span.Seconds(), float64(n) / r.span.Seconds()
 }
 
-// balance is how much more uncached prompt tokens the most loaded engine was
-// sent than the mean: over the whole run, and in the windows, each weighted by
-// what came in it.
+// balance is how many more prompt tokens the busiest engine computed than the
+// mean: over the whole run, and in windows, each weighted by what was computed
+// in it.
 func (r *result) balance() (whole, windowed float64) {
 	total := make([]int, r.engines)
-	windows := map[time.Duration][]int{}
-	for _, x := range r.records {
-		w := x.submitted / window
-		if windows[w] == nil {
-			windows[w] = make([]int, r.engines)
-		}
-		windows[w][x.engine] += x.input - x.cached
-		total[x.engine] += x.input - x.cached
-	}
 	most, all := 0, 0
-	for _, w := range windows {
+	for _, w := range r.computed {
+		for i, n := range w {
+			total[i] += n
+		}
 		most += slices.Max(w)
 		all += sum(w)
 	}
-	return ratio(slices.Max(total)*r.engines, sum(total)), ratio(most*r.engines, all)
+	return ratio(slices.Max(total)*r.engines, all), ratio(most*r.engines, all)
+}
+
+// lumps is the windowed balance that whole requests allow: in a window in which
+// one request brings more than the mean of the engines, some engine has to take
+// it.
+func (r *result) lumps() float64 {
+	windows := map[time.Duration]struct{ largest, all int }{}
+	for _, x := range r.records {
+		w := windows[x.submitted/window]
+		w.largest = max(w.largest, x.input-x.cached)
+		w.all += x.input - x.cached
+		windows[x.submitted/window] = w
+	}
+	most, all := 0, 0
+	for _, w := range windows {
+		most += max(w.largest*r.engines, w.all)
+		all += w.all
+	}
+	return ratio(most, all)
 }
 
 func sum(all []int) (n int) {
