@@ -85,7 +85,9 @@ func TestTraps(t *testing.T) {
 	}{
 		"a band's maxRequests of 0 is the default": {
 			head + `flowControl: {priorityBands: [{priority: 0, maxRequests: "0", maxBytes: "0"}]}`,
-			func(d *pickerconfig.Document) bool { return d.Config.Bands[0].MaxQueued == 0 && d.Config.Bands[0].MaxBytes == 0 },
+			func(d *pickerconfig.Document) bool {
+				return d.Config.Bands[0].MaxQueued == 0 && d.Config.Bands[0].MaxBytes == 0
+			},
 		},
 		"the pool's of 0 is no bound": {
 			head + `flowControl: {maxRequests: "0"}`,
@@ -93,7 +95,9 @@ func TestTraps(t *testing.T) {
 		},
 		"G is a power of ten and Gi of two": {
 			head + `flowControl: {maxBytes: 1G, priorityBands: [{priority: 0, maxBytes: 1Gi}]}`,
-			func(d *pickerconfig.Document) bool { return d.Config.MaxBytes == 1e9 && d.Config.Bands[0].MaxBytes == 1<<30 },
+			func(d *pickerconfig.Document) bool {
+				return d.Config.MaxBytes == 1e9 && d.Config.Bands[0].MaxBytes == 1<<30
+			},
 		},
 		"a TTL of 0s is none, also without endpoints": {
 			head + `flowControl: {defaultRequestTTL: 0s}`,
@@ -101,7 +105,9 @@ func TestTraps(t *testing.T) {
 		},
 		"without endpoints the other TTL counts": {
 			head + `flowControl: {defaultRequestTTL: 7s}`,
-			func(d *pickerconfig.Document) bool { return d.Config.TTL == 7*time.Second && d.Config.NoEndpointTTL == 7*time.Second },
+			func(d *pickerconfig.Document) bool {
+				return d.Config.TTL == 7*time.Second && d.Config.NoEndpointTTL == 7*time.Second
+			},
 		},
 		"a band's TTL of 0s is none": {
 			head + `flowControl: {priorityBands: [{priority: 0, defaultRequestTTL: 0s}]}`,
@@ -109,7 +115,9 @@ func TestTraps(t *testing.T) {
 		},
 		"references name instances, not types": {
 			head + "plugins: [{type: round-robin-fairness-policy, name: fair}]\nflowControl: {defaultPriorityBand: {fairnessPolicyRef: fair}}",
-			func(d *pickerconfig.Document) bool { return d.Config.DefaultBand.Fairness.Policy == scheduler.RoundRobin },
+			func(d *pickerconfig.Document) bool {
+				return d.Config.DefaultBand.Fairness.Policy == scheduler.RoundRobin
+			},
 		},
 		"an instance under another type's name is meant": {
 			head + "plugins: [{type: edf-ordering-policy, name: fcfs-ordering-policy}]\nflowControl: {defaultPriorityBand: {orderingPolicyRef: fcfs-ordering-policy}}",
@@ -153,7 +161,9 @@ func TestTraps(t *testing.T) {
 		},
 		"a fixed ceiling holds for all": {
 			head + "plugins: [{type: static-usage-limit-policy, parameters: {threshold: 0.7}}]\nflowControl: {usageLimitPolicyPluginRef: static-usage-limit-policy}",
-			func(d *pickerconfig.Document) bool { return d.Config.UsageLimit.MinCeiling == 0.7 && d.Config.UsageLimit.MaxCeiling == 0.7 },
+			func(d *pickerconfig.Document) bool {
+				return d.Config.UsageLimit.MinCeiling == 0.7 && d.Config.UsageLimit.MaxCeiling == 0.7
+			},
 		},
 		"labels are filters one by one": {
 			head + "plugins: [{type: label-selector-filter, parameters: {matchLabels: {a: x, b: y}, matchExpressions: [{key: c, operator: In, values: [u, v]}]}}]",
