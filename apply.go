@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -34,7 +35,16 @@ replicas follow at once. docs/operating.md describes the file.`,
 			if err != nil {
 				return err
 			}
-			for _, w := range warnings {
+			included, err := doc.Include(func(name string) ([]byte, error) {
+				if !filepath.IsAbs(name) {
+					name = filepath.Join(filepath.Dir(file), name) // standard input: the working directory
+				}
+				return os.ReadFile(name)
+			})
+			if err != nil {
+				return err
+			}
+			for _, w := range append(warnings, included...) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
 			}
 			return applyDocument(cmd.Context(), c, doc, cmd.OutOrStdout(), o)

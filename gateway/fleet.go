@@ -37,7 +37,7 @@ type Fleet struct {
 type watched struct {
 	scheduler *scheduler.Embedded
 	watcher   *pool.Pool
-	settings  catalogue.Scheduling
+	settings  catalogue.Scheduler
 	stop      context.CancelFunc // nil until the watcher runs
 }
 
@@ -120,9 +120,8 @@ func (f *Fleet) Close() {
 	}
 }
 
-// reconcile makes the fleet what the snapshot says. A pool whose limits changed
-// gets a new scheduler: what waits in the old one is refused and may come
-// again, what runs ends there.
+// reconcile makes the fleet what the snapshot says. What waits in a pool whose
+// settings changed waits on, by the new ones.
 func (f *Fleet) reconcile(snap *catalogue.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,16 +131,17 @@ func (f *Fleet) reconcile(snap *catalogue.Snapshot) {
 	wanted := make(map[string]bool)
 	for _, p := range snap.Pools() {
 		wanted[p.Name] = true
+		settings := snap.Scheduler(p.Name)
 		w, ok := f.pools[p.Name]
-		if ok && w.settings != p.Scheduler {
-			w.end()
-			ok = false
-		}
-		if !ok {
-			w = f.newPool(p)
+		switch {
+		case !ok:
+			w = f.newPool(p.Name, settings)
 			f.pools[p.Name] = w
+		case !w.settings.Same(settings):
+			w.settings = settings
+			w.scheduler.SetConfig(settings.Config)
 		}
-		f.place(w.watcher, p)
+		f.place(w.watcher, p, settings.Config.Detector.Staleness/4)
 	}
 	for name, w := range f.pools {
 		if !wanted[name] {
@@ -158,14 +158,10 @@ func (w *watched) end() {
 	}
 }
 
-func (f *Fleet) newPool(p *catalogue.Pool) *watched {
-	s := scheduler.New(scheduler.Config{
-		MaxConcurrency: p.Scheduler.MaxConcurrency, MaxQueued: p.Scheduler.MaxQueued,
-		MaxBandQueued: p.Scheduler.MaxBandQueued, MaxFlowQueued: p.Scheduler.MaxFlowQueued,
-		TTL: p.Scheduler.QueueTTL,
-	}, time.Now)
+func (f *Fleet) newPool(name string, settings catalogue.Scheduler) *watched {
+	s := scheduler.New(settings.Config, time.Now)
 	return &watched{
-		scheduler: s, settings: p.Scheduler,
-		watcher: pool.New(f.log.With("pool", p.Name), pool.Config{}, s),
+		scheduler: s, settings: settings,
+		watcher: pool.New(f.log.With("pool", name), pool.Config{}, s),
 	}
 }

@@ -1,11 +1,13 @@
 package gateway
 
 import (
+	"cmp"
 	"crypto/x509"
 	"log/slog"
 	"maps"
 	"net/http"
 	"sync"
+	"time"
 
 	"weir/gateway/catalogue"
 	"weir/scheduler"
@@ -13,8 +15,10 @@ import (
 )
 
 // place tells a watcher which endpoints its pool has and where it finds more.
-func (f *Fleet) place(w *pool.Pool, p *catalogue.Pool) {
-	w.Set(pool.Settings{Scrape: p.ScrapeInterval, Scaling: scalingOf(p)})
+// Metrics are read as often as the pool says, else as often as the scheduler's
+// document needs it; 0 says neither.
+func (f *Fleet) place(w *pool.Pool, p *catalogue.Pool, needed time.Duration) {
+	w.Set(pool.Settings{Scrape: cmp.Or(p.ScrapeInterval, needed), Scaling: scalingOf(p)})
 	w.SetDiscovery(sourceOf(p), func(found pool.Found) pool.Endpoint {
 		e := p.Endpoint(found.ID)
 		e.URL = found.URL

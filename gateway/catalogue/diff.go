@@ -102,9 +102,9 @@ func (d *Document) objects() (map[string]map[string]string, error) {
 }
 
 // flatten puts the leaves under n into fields, by path. List items are named by
-// their id, name or pool, so that a new one is not a change of all that follow,
-// and have an empty entry of their own. The order of routes counts, that of no
-// other list.
+// their id, name, pool and so on, so that a new one is not a change of all that
+// follow, and have an empty entry of their own. The order of routes counts, and
+// that of plugins in a scheduler's document.
 func flatten(path string, n *yaml.Node, fields map[string]string) {
 	join := func(key string) string { return strings.TrimPrefix(path+"."+key, ".") }
 	switch n.Kind {
@@ -119,7 +119,7 @@ func flatten(path string, n *yaml.Node, fields map[string]string) {
 			if item.Kind != yaml.ScalarNode {
 				flatten(at, item, fields)
 			}
-			if path == "routes" {
+			if path == "routes" || strings.HasPrefix(path, "scheduler.") && path != "scheduler.flowControl.priorityBands" {
 				fields[at+".position"] = strconv.Itoa(i + 1)
 			}
 		}
@@ -132,9 +132,11 @@ func itemKey(item *yaml.Node, position int) string {
 	if item.Kind == yaml.ScalarNode {
 		return item.Value
 	}
-	for i := 0; i+1 < len(item.Content); i += 2 {
-		if slices.Contains([]string{"id", "name", "pool"}, item.Content[i].Value) {
-			return item.Content[i+1].Value
+	for _, key := range []string{"id", "name", "pool", "type", "pluginRef", "priority"} {
+		for i := 0; i+1 < len(item.Content); i += 2 {
+			if item.Content[i].Value == key {
+				return item.Content[i+1].Value
+			}
 		}
 	}
 	return strconv.Itoa(position)

@@ -56,7 +56,7 @@ func Parse(raw []byte) (doc *Document, warnings []string, err error) {
 	}
 	doc.APIVersion = Version
 	doc.complete()
-	return doc, warnings, nil
+	return doc, append(warnings, pickerWarnings(raw)...), nil
 }
 
 // complete fills in what follows from the rest, so that documents that mean

@@ -58,15 +58,6 @@ type Pool struct {
 	CAFile         string        `yaml:"ca_file,omitempty"`         // of endpoints that name none
 }
 
-// Scheduling bounds a pool's queues. Zero takes the default.
-type Scheduling struct {
-	MaxConcurrency int           `yaml:"max_concurrency,omitempty"` // per endpoint that names none; 64
-	MaxQueued      int           `yaml:"max_queued,omitempty"`      // of the pool; 10000
-	MaxBandQueued  int           `yaml:"max_band_queued,omitempty"` // 5000
-	MaxFlowQueued  int           `yaml:"max_flow_queued,omitempty"` // 1000
-	QueueTTL       time.Duration `yaml:"queue_ttl,omitempty"`       // 60s
-}
-
 // Band is a priority level.
 type Band struct {
 	Name     string `yaml:"name"`

@@ -19,12 +19,14 @@ type Snapshot struct {
 	byName map[string]*Model
 	pools  map[string]*Pool
 	bands  map[string]int
+	queues map[string]Scheduler // by pool
 }
 
 func newSnapshot(doc *Document, prices *billing.Book) *Snapshot {
 	s := &Snapshot{
 		Prices: prices, doc: doc,
 		byName: make(map[string]*Model), pools: make(map[string]*Pool), bands: make(map[string]int),
+		queues: make(map[string]Scheduler),
 	}
 	for i := range doc.Models {
 		m := &doc.Models[i]
@@ -36,7 +38,9 @@ func newSnapshot(doc *Document, prices *billing.Book) *Snapshot {
 	}
 	slices.SortFunc(s.models, func(a, b *Model) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range doc.Pools {
-		s.pools[doc.Pools[i].Name] = &doc.Pools[i]
+		p := &doc.Pools[i]
+		s.pools[p.Name] = p
+		s.queues[p.Name] = p.Scheduler.scheduler(doc.Bands)
 	}
 	for _, b := range doc.Bands {
 		s.bands[b.Name] = b.Priority
@@ -67,6 +71,9 @@ func (s *Snapshot) Pool(name string) (*Pool, bool) {
 	p, ok := s.pools[name]
 	return p, ok
 }
+
+// Scheduler is what the pool's scheduler is to be told.
+func (s *Snapshot) Scheduler(pool string) Scheduler { return s.queues[pool] }
 
 // Pools lists all pools in the order of their names.
 func (s *Snapshot) Pools() []*Pool {

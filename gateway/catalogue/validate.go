@@ -78,10 +78,7 @@ func (d *Document) validatePools(c *complaints) map[string]bool {
 		if !slices.Contains([]string{"", "verified", "single-tenant"}, p.Isolation) {
 			c.add("pool %s: isolation is %q: write verified or single-tenant, or leave it out", p.Name, p.Isolation)
 		}
-		s := p.Scheduler
-		if min(s.MaxConcurrency, s.MaxQueued, s.MaxBandQueued, s.MaxFlowQueued, int(s.QueueTTL)) < 0 {
-			c.add("pool %s: scheduler: limits can't be negative", p.Name)
-		}
+		p.Scheduler.validate(c, p.Name, d.Bands)
 		ids, urls := map[string]bool{}, map[string]bool{}
 		for _, e := range p.Endpoints {
 			c.name("pool "+p.Name+": endpoint", e.ID, ids)

@@ -59,15 +59,15 @@ func (d *document) read(a at) {
 	there := d.object(a,
 		field{"apiVersion", d.text(new(string))},
 		field{"kind", choice(d.reader, new(string), Kind)},
-		field{"metadata", func(at) {}}, // Kubernetes' own; llm-d doesn't look at it either
+		field{"-metadata", func(at) {}}, // Kubernetes' own; llm-d doesn't look at it either
 		field{"featureGates", d.list(d.readGate)},
 		field{"plugins", d.list(d.readPlugin)},
 		field{"schedulingProfiles", d.list(d.readProfile)},
 		field{"flowControl", d.readFlowControl},
 		field{"requestHandler", d.readRequestHandler},
 		field{"dataLayer", d.readDataLayer},
-		field{"saturationDetector", d.old(d.readRef(&d.detector, "pluginRef"), "flowControl.saturationDetector")},
-		field{"parser", d.old(d.readBuiltIn, "requestHandler.parsers")},
+		field{"-saturationDetector", d.old(d.readRef(&d.detector, "pluginRef"), "flowControl.saturationDetector")},
+		field{"-parser", d.old(d.readBuiltIn, "requestHandler.parsers")},
 		field{"weir", d.readOurs},
 	)
 	for _, must := range []string{"apiVersion", "kind"} {
@@ -193,7 +193,7 @@ func (d *document) readDataLayer(a at) {
 	discovery := d.readBuiltIn
 	if !d.alpha {
 		discovery = func(a at) {
-			d.object(a, field{"endpoints", d.readBuiltIn}, field{"peers", d.notShared})
+			d.object(a, field{"endpoints", d.readBuiltIn}, field{"-peers", d.notShared})
 		}
 	}
 	d.object(a,
@@ -204,11 +204,11 @@ func (d *document) readDataLayer(a at) {
 			d.refer(r, builtIn, nil)
 		})},
 		field{"discovery", discovery},
-		field{"peerDiscovery", d.notShared},
-		field{"crossReplica", d.notShared},
-		field{"crossReplicaSyncerPluginRef", d.notShared},
-		field{"crossReplicaSyncInterval", d.notShared},
-		field{"crossReplicaPublishTimeout", d.notShared},
+		field{"-peerDiscovery", d.notShared},
+		field{"-crossReplica", d.notShared},
+		field{"-crossReplicaSyncerPluginRef", d.notShared},
+		field{"-crossReplicaSyncInterval", d.notShared},
+		field{"-crossReplicaPublishTimeout", d.notShared},
 	)
 }
 

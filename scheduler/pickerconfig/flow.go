@@ -46,7 +46,7 @@ func (d *document) readFlowControl(a at) {
 		field{"usageLimitPolicyPluginRef", d.nameRef(&f.usageLimit)},
 		field{"saturationDetector", d.readRef(&f.detector, "pluginRef")},
 		field{"enableEviction", d.boolean(&f.eviction)},
-		field{"endpointGatePluginRef", func(a at) {
+		field{"-endpointGatePluginRef", func(a at) {
 			d.fail(a, "is not supported: an endpoint's own max_concurrency is its gate")
 		}},
 	)

@@ -147,7 +147,7 @@ func utilization(d *document, p *plugin) []param {
 	return []param{
 		{"queueDepthThreshold", "5", d.whole(&u.QueueDepth, 1)},
 		{"kvCacheUtilThreshold", "0.8", d.number(&u.KVUsage, tiny, 1)},
-		{"metricsStalenessThreshold", "three scrapes", d.duration(&u.Staleness, 1)},
+		{"metricsStalenessThreshold", "6s", d.duration(&u.Staleness, 1)},
 		{"headroom", "0", d.number(&u.Headroom, 0, 1000)},
 		{"stalenessPolicy", "ignore", func(a at) {
 			choice(d.reader, &policy, "saturated", "ignore")(a)
@@ -206,7 +206,7 @@ func approxPrefix(d *document, p *plugin) []param {
 		{"maxPrefixTokensToMatch", "131072; 0: maxPrefixBlocksToMatch bounds it", settle(d.whole(&tokens, 0))},
 		{"maxPrefixBlocksToMatch", "2048; 0: no bound", settle(d.whole(&blocks, 0))},
 		{"lruCapacityPerServer", "31250, of an endpoint that doesn't say", settle(d.whole(&lru, 1))},
-		{"blockSize", "use blockSizeTokens", func(a at) { d.fail(a, "counted characters: write blockSizeTokens") }},
+		{"-blockSize", "", func(a at) { d.fail(a, "counted characters: write blockSizeTokens") }},
 	}
 }
 

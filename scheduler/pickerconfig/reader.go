@@ -47,7 +47,8 @@ func (r *reader) warn(a at, format string, args ...any) {
 	r.warnings = append(r.warnings, a.line()+fmt.Sprintf(format, args...))
 }
 
-// field is a member that an object may have.
+// field is a member that an object may have. One whose name begins with "-" is
+// known only to be refused, or from old documents: it is not recommended.
 type field struct {
 	name string
 	read func(at)
@@ -66,7 +67,7 @@ func (r *reader) object(a at, fields ...field) map[string]at {
 	for i := 0; i+1 < len(a.node.Content); i += 2 {
 		key, value := a.node.Content[i], resolve(a.node.Content[i+1])
 		member := at{path: join(a.path, key.Value), node: value}
-		at := slices.IndexFunc(fields, func(f field) bool { return f.name == key.Value })
+		at := slices.IndexFunc(fields, func(f field) bool { return strings.TrimPrefix(f.name, "-") == key.Value })
 		switch {
 		case at < 0:
 			r.fail(withNode(a, key), "unknown field %q; supported: %s", key.Value, names(fields))
@@ -86,12 +87,14 @@ func (r *reader) object(a at, fields ...field) map[string]at {
 func withNode(a at, n *yaml.Node) at { return at{path: a.path, node: n} }
 
 func names(fields []field) string {
-	if len(fields) == 0 {
-		return "none"
+	all := make([]string, 0, len(fields))
+	for _, f := range fields {
+		if !strings.HasPrefix(f.name, "-") {
+			all = append(all, f.name)
+		}
 	}
-	all := make([]string, len(fields))
-	for i, f := range fields {
-		all[i] = f.name
+	if len(all) == 0 {
+		return "none"
 	}
 	return strings.Join(all, ", ")
 }

@@ -20,6 +20,9 @@ func Supported() string {
 		var cell []string
 		if k.params != nil {
 			for _, p := range k.params(d, &plugin{kind: k}) {
+				if strings.HasPrefix(p.name, "-") {
+					continue
+				}
 				one := "`" + p.name + "`"
 				if p.normal != "" {
 					one += " (" + p.normal + ")"
