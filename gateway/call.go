@@ -4,7 +4,10 @@
 package gateway
 
 import (
+	"context"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"weir/tenants"
 )
@@ -60,6 +63,12 @@ type Call struct {
 	// Affinity is the caller's hint that calls with the same one share a prefix
 	// (prompt_cache_key), within its tenant; "" when none.
 	Affinity string
+
+	// Effect is called once for an exchange that was given a lease, before its
+	// receipt is stored: nil on success, else why it failed. The statements that
+	// it returns run in the receipt's transaction. Its error fails a success as
+	// StoreDown. Nil is none.
+	Effect func(ctx context.Context, failure *Error) (func(*pgx.Batch), error)
 
 	// Sent is called when Fields and Prompt are not needed any more, at the
 	// latest with the first bytes of a stream: one that goes on for minutes need

@@ -2,9 +2,12 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"weir/billing"
 	"weir/scheduler"
@@ -32,7 +35,7 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 	if len(x.nodes) > 0 {
 		releasing.Go(func() { x.release(ctx) })
 	}
-	stored := x.store(ctx, r)
+	stored := x.store(ctx, r, failure)
 	releasing.Wait()
 
 	if cause == Success && stored != nil {
@@ -73,12 +76,18 @@ func (x *exchange) release(ctx context.Context) {
 	}
 }
 
-// store writes the receipt of an exchange that was given a lease.
-func (x *exchange) store(ctx context.Context, r billing.Receipt) error {
+// store writes the receipt of an exchange that was given a lease, and what
+// belongs to it. A receipt is kept even where its effect can't be.
+func (x *exchange) store(ctx context.Context, r billing.Receipt, failure *Error) error {
 	if x.attempts == 0 {
 		return nil
 	}
-	err := x.g.deps.Receipts.Settle(ctx, r, nil)
+	var effect func(*pgx.Batch)
+	var lost error
+	if x.call.Effect != nil {
+		effect, lost = x.call.Effect(ctx, failure)
+	}
+	err := errors.Join(lost, x.g.deps.Receipts.Settle(ctx, r, effect))
 	if err != nil {
 		x.g.log.LogAttrs(ctx, slog.LevelError, "receipt not stored",
 			slog.String("request_id", r.RequestID), slog.String("tenant", r.Tenant), slog.Any("error", err))

@@ -20,6 +20,8 @@ const (
 	codeParameter   = "unsupported_parameter"
 	codeExclusive   = "mutually_exclusive_parameters"
 	codeNotFound    = "previous_response_not_found"
+
+	codeNotFoundConversation = "conversation_not_found"
 )
 
 func problem(param, code, format string, args ...any) *Problem {

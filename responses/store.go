@@ -56,6 +56,8 @@ type Store interface {
 	History(ctx context.Context, o Owner, response string) (*History, error)
 	// Talk is History for a conversation.
 	Talk(ctx context.Context, o Owner, conversation string) (*History, error)
+	// Item finds one item of a kept response or conversation.
+	Item(ctx context.Context, o Owner, id string) (Item, error)
 	// Save returns the statements that keep a finished response, for the
 	// transaction of its receipt. Content is sealed before it returns.
 	Save(ctx context.Context, r *Record) (func(*pgx.Batch), error)

@@ -153,10 +153,13 @@ type Failure struct {
 	Message string
 }
 
-// fail fixes the state of an answer that broke off.
+// fail fixes the state of an answer that broke off, or that could not be kept.
 func (s *stream) fail(f Failure) {
-	if Terminal(s.state.status) {
+	if s.ended || s.failure != nil {
 		return
+	}
+	if Terminal(s.state.status) {
+		s.state.status, s.state.reason = InProgress, ""
 	}
 	s.state.failure = `{"code":` + quote(f.Code) + `,"message":` + quote(f.Message) + `}`
 	s.settle(Failed, "")

@@ -1,0 +1,169 @@
+package responses
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"weir/gateway"
+	"weir/tenants"
+)
+
+// Engine runs one exchange: a *gateway.Gateway.
+type Engine interface {
+	Run(ctx context.Context, c gateway.Call, sink gateway.Sink) error
+}
+
+// Deps is what a Service works with.
+type Deps struct {
+	Engine Engine
+	Store  Store
+	Sealer *Sealer
+	// Check makes a call of the body of a Chat request, as it would be made of
+	// a caller's own. It names the members that have no effect.
+	Check func(p *tenants.Principal, body []byte) (call gateway.Call, ignored []string, err error)
+	// Dialect says what the chat template of a model can take.
+	Dialect func(model string) Dialect
+	// Explain turns the error of an exchange into words for the caller.
+	Explain func(err error) Failure
+	Now     func() time.Time
+}
+
+// Service runs the Responses API. It is safe for concurrent use.
+type Service struct{ deps Deps }
+
+// New makes a Service.
+func New(deps Deps) *Service { return &Service{deps: deps} }
+
+// Caller is who asks, and how.
+type Caller struct {
+	Principal       *tenants.Principal
+	RequestID       string // req_..., ours
+	ClientRequestID string
+	QueueTTL        time.Duration
+	ReceivedAt      time.Time
+}
+
+// Owner is whose the caller's responses are.
+func (c *Caller) Owner() Owner {
+	return Owner{Tenant: c.Principal.Tenant, Project: c.Principal.Project}
+}
+
+// Create answers a request into out: a stream of events, or one object. It
+// returns nil once out has the whole answer; else a *Problem, or the error of
+// the exchange. When out has begun before, it was told of the failure too.
+func (s *Service) Create(ctx context.Context, from Caller, c *Create, out gateway.Sink) error {
+	r, err := s.prepare(ctx, from, c)
+	if err != nil {
+		return err
+	}
+	return s.deps.Engine.Run(ctx, r.call, &answer{run: r, out: out, live: c.Stream})
+}
+
+// run is one response on its way.
+type run struct {
+	service *Service
+	from    Caller
+	create  *Create
+	history *History
+	call    gateway.Call
+	id      string
+	created time.Time
+
+	mu     sync.Mutex // the exchange and its keep-alive take turns
+	stream *stream
+}
+
+// prepare loads what the request goes on from and makes the call of both.
+func (s *Service) prepare(ctx context.Context, from Caller, c *Create) (*run, error) {
+	r := &run{service: s, from: from, create: c, id: NewID(), created: s.deps.Now()}
+	var err error
+	if r.history, err = s.history(ctx, from.Owner(), c); err != nil {
+		return nil, err
+	}
+	dialect := s.deps.Dialect(c.Model)
+	dialect.Open = func(sealed string) (string, bool) {
+		return s.deps.Sealer.Open(from.Principal.Tenant, c.Model, sealed)
+	}
+	body, err := c.Chat(r.history.Items, dialect)
+	if err != nil {
+		return nil, err
+	}
+	call, ignored, err := s.deps.Check(from.Principal, body)
+	if err != nil {
+		return nil, err
+	}
+	c.Ignored = append(c.Ignored, ignored...)
+	call.ID, call.ClientRequestID = from.RequestID, from.ClientRequestID
+	call.QueueTTL, call.ReceivedAt = from.QueueTTL, from.ReceivedAt
+	call.Session, call.Turn = r.history.Root, r.history.Turn
+	if call.Session == "" {
+		call.Session, call.Turn = r.id, 1
+	}
+	if c.Store {
+		call.Effect = r.effect
+	}
+	r.call = call
+	r.stream = r.newStream()
+	return r, nil
+}
+
+func (r *run) newStream() *stream {
+	c := r.create
+	s := &stream{
+		shape: newShape(r.id, r.created, c, c.Model, Chain{Previous: c.Previous, Conversation: c.Conversation}),
+		now:   r.service.deps.Now, tools: c.tools, serial: c.serial,
+		state: state{tier: string(tenants.TierDefault)},
+	}
+	if c.Encrypted || !c.Store {
+		s.seal = func(text string) string {
+			return r.service.deps.Sealer.Seal(r.from.Principal.Tenant, c.Model, text)
+		}
+	}
+	return s
+}
+
+// history loads the items that a request goes on from, and those that it
+// refers to.
+func (s *Service) history(ctx context.Context, o Owner, c *Create) (*History, error) {
+	h := &History{}
+	var err error
+	switch {
+	case c.Previous != "":
+		h, err = s.deps.Store.History(ctx, o, c.Previous)
+		switch {
+		case errors.Is(err, ErrNotFound):
+			return nil, problem("previous_response_id", codeNotFound, "Previous response with id '%s' not found.", clip(c.Previous))
+		case err == nil && !Terminal(h.Status):
+			return nil, problem("previous_response_id", codeValue, "Previous response with id '%s' is still in progress.", clip(c.Previous))
+		}
+	case c.Conversation != "":
+		h, err = s.deps.Store.Talk(ctx, o, c.Conversation)
+		if errors.Is(err, ErrNotFound) {
+			return nil, problem("conversation", codeNotFoundConversation, "Conversation with id '%s' not found.", clip(c.Conversation))
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return h, s.resolve(ctx, o, c)
+}
+
+// resolve puts the items in place that the input names by their ids.
+func (s *Service) resolve(ctx context.Context, o Owner, c *Create) error {
+	for i, it := range c.Input {
+		if it.Type != typeReference {
+			continue
+		}
+		found, err := s.deps.Store.Item(ctx, o, it.ID)
+		if errors.Is(err, ErrNotFound) {
+			return problem("input", codeValue, "Item with id '%s' not found. Items of responses with 'store' set to false are not kept.", clip(it.ID))
+		}
+		if err != nil {
+			return err
+		}
+		c.Input[i] = found
+	}
+	return nil
+}
