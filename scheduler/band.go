@@ -28,6 +28,8 @@ type band struct {
 	ceiling float64 // how full the band may make the pool; as of the last look at it
 	newest  *lease  // of those that can be evicted
 
+	enqueued   Timing // what it took to queue a request
+	evicted    uint64 // leases that were told to end
 	dispatched uint64
 	waited     time.Duration // in sum, by those dispatched
 	refused    map[Reason]uint64

@@ -81,7 +81,7 @@ func (e *Embedded) open(b *band, f *flow) bool {
 // dispatch sends who waits, in order, while the pool has room for them.
 func (e *Embedded) dispatch(now time.Time) {
 	e.sleep()
-	for e.queues.queued > 0 {
+	for began := now; e.queues.queued > 0; began = e.timed(began) {
 		e.look(now)
 		w := e.queues.next(e.admit)
 		if w == nil {
@@ -98,6 +98,13 @@ func (e *Embedded) dispatch(now time.Time) {
 		e.queues.remove(w)
 		w.done <- struct{}{}
 	}
+}
+
+// timed notes how long a cycle took that ends now, as the next one begins.
+func (e *Embedded) timed(began time.Time) (now time.Time) {
+	now = e.now()
+	e.cycles.observe(now.Sub(began))
+	return now
 }
 
 // holdBack deals with what waits while a ceiling ends the cycle: it marks who

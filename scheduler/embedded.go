@@ -33,6 +33,7 @@ type Embedded struct {
 	populated bool       // whether there is an endpoint to wait for
 	changed   time.Time  // when populated last changed
 	cycle     cycle
+	cycles    Timing           // of looks for an endpoint
 	admit     func(*band) bool // is admits
 	picked    []*endpoint      // of the last pick
 	wake      *time.Timer      // runs when something may go that waits
@@ -100,6 +101,7 @@ func (e *Embedded) enter(r *Request) (*lease, *waiter, *Refusal) {
 		return nil, nil, e.reject(b, f, r, ShedLoad, now)
 	}
 	l, held := e.direct(b, f, r, now)
+	e.cycles.observe(e.now().Sub(now))
 	if l != nil {
 		return l, nil, nil
 	}
@@ -119,6 +121,7 @@ func (e *Embedded) enter(r *Request) (*lease, *waiter, *Refusal) {
 	}
 	e.queues.push(b, f, w)
 	w.limit(deadline, now)
+	b.enqueued.observe(e.now().Sub(now))
 	if held == HeldByCeiling {
 		e.wakeAt(e.reclaim(w, now), now)
 	}

@@ -396,14 +396,16 @@ func TestStateTellsWhatWaitsAndRuns(t *testing.T) {
 			return name == ".Served" || name == ".DispatchedPerSec"
 		}, cmp.Ignore())
 		want := scheduler.State{
-			Queued: 1, Live: 2, Saturation: 1, Populated: true,
+			Queued: 1, Live: 2, Saturation: 1, Populated: true, MaxQueued: 10_000,
+			Stages: []scheduler.StageState{{Stage: "decode", Saturation: 1}}, Stale: 1, Detector: scheduler.ConcurrencyDetector,
+			Cycles: scheduler.Timing{Counts: [11]uint64{4}}, // one for each that came
 			Bands: []scheduler.BandState{
 				{
-					Priority: 10, Live: 1, Ceiling: 1, Dispatched: 1, Refused: map[scheduler.Reason]uint64{},
+					Priority: 10, MaxQueued: 5000, MaxBytes: 1e9, Live: 1, Ceiling: 1, Dispatched: 1, Refused: map[scheduler.Reason]uint64{},
 					Flows: []scheduler.FlowState{{FairnessID: "x", Weight: 3, Live: 1}},
 				},
 				{
-					Queued: 1, Live: 1, Ceiling: 1, Dispatched: 1, Refused: map[scheduler.Reason]uint64{scheduler.FlowFull: 1},
+					Queued: 1, MaxQueued: 5000, MaxBytes: 1e9, Enqueued: scheduler.Timing{Counts: [11]uint64{1}}, Live: 1, Ceiling: 1, Dispatched: 1, Refused: map[scheduler.Reason]uint64{scheduler.FlowFull: 1},
 					Flows: []scheduler.FlowState{{FairnessID: "y", Weight: 1, Queued: 1, Live: 1}},
 				},
 			},

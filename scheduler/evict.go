@@ -76,6 +76,7 @@ func (e *Embedded) reclaim(w *waiter, now time.Time) (again time.Time) {
 		l.round = v.round
 		v.pending++
 		close(l.evicted)
+		l.charge.band.evicted++
 	}
 	if v.pending == 0 {
 		v.next = time.Time{}

@@ -134,7 +134,7 @@ func (g *gauge) measure(p *endpoint, now time.Time) share {
 	}
 	s.prefill, s.decode = stages(p.Labels[RoleLabel])
 	own := float64(len(p.live)) / float64(limit)
-	known := !p.load.At.IsZero() && now.Before(p.load.At.Add(g.detector.Staleness))
+	known := p.known(g.detector.Staleness, now)
 	if g.detector.Kind == UtilizationDetector {
 		s.sum = ratio(g.utilization(p, own, known))
 	} else {

@@ -12,23 +12,41 @@ import (
 // is shared with the scheduler.
 type State struct {
 	Queued           int             `json:"queued"`
-	Live             int             `json:"live"`       // leases
-	Saturation       float64         `json:"saturation"` // how full the detector finds the pool, 1 being full; it may be more
+	QueuedBytes      int64           `json:"queued_bytes"` // of their bodies
+	MaxQueued        int             `json:"max_queued"`   // 0 or less: none may wait
+	MaxBytes         int64           `json:"max_bytes"`    // 0: no bound
+	Live             int             `json:"live"`         // leases
+	Saturation       float64         `json:"saturation"`   // how full the detector finds the pool, 1 being full; it may be more
 	DispatchedPerSec float64         `json:"dispatched_per_second"`
+	Stages           []StageState    `json:"stages"`    // of which saturation is the fuller one
+	Stale            int             `json:"stale"`     // endpoints that said nothing of themselves lately
+	Detector         DetectorKind    `json:"detector"`  // that finds the saturation
+	Cycles           Timing          `json:"cycles"`    // of looks for an endpoint
 	Bands            []BandState     `json:"bands"`     // highest first
 	Endpoints        []EndpointState `json:"endpoints"` // in the pool's order, then removed ones that still run something
 	Closed           bool            `json:"closed"`
 	Populated        bool            `json:"populated"` // some endpoint is worth waiting for
 }
 
+// StageState is how full the endpoints are that serve one stage of a request.
+type StageState struct {
+	Stage      string  `json:"stage"` // prefill, decode
+	Saturation float64 `json:"saturation"`
+}
+
 // BandState is one band. Its totals count since the scheduler was built.
 type BandState struct {
 	Priority   int               `json:"priority"`
 	Queued     int               `json:"queued"`
+	Bytes      int64             `json:"bytes"` // of the bodies that wait
+	MaxQueued  int               `json:"max_queued"`
+	MaxBytes   int64             `json:"max_bytes"`
 	Live       int               `json:"live"`
-	Ceiling    float64           `json:"ceiling"` // the saturation up to which it is dispatched, as of the last look
-	Flows      []FlowState       `json:"flows"`   // those with something queued or live, by fairness ID
+	Ceiling    float64           `json:"ceiling"`  // the saturation up to which it is dispatched, as of the last look
+	Flows      []FlowState       `json:"flows"`    // those with something queued or live, by fairness ID
+	Enqueued   Timing            `json:"enqueued"` // what it took to queue a request
 	Dispatched uint64            `json:"dispatched"`
+	Evicted    uint64            `json:"evicted"`   // leases that were told to end
 	Waited     time.Duration     `json:"waited_ns"` // in sum, by those dispatched
 	Refused    map[Reason]uint64 `json:"refused"`
 }
@@ -102,11 +120,22 @@ func (e *Embedded) State() State {
 	now := e.now()
 	s := State{
 		Queued:           e.queues.queued,
+		QueuedBytes:      e.queues.bytes,
+		MaxQueued:        e.cfg.MaxQueued,
+		MaxBytes:         e.cfg.MaxBytes,
+		Detector:         e.cfg.Detector.Kind,
+		Cycles:           e.cycles,
 		DispatchedPerSec: e.drain.perSecond(now),
 		Closed:           e.closed,
 		Populated:        e.populated,
 	}
 	s.Saturation, _ = e.gauge.saturation(now)
+	s.Stages = e.gauge.stages()
+	for _, p := range e.fleet.endpoints {
+		if !p.known(e.cfg.Detector.Staleness, now) {
+			s.Stale++
+		}
+	}
 	live := map[*flow]int{}
 	for _, p := range slices.Concat(e.fleet.endpoints, e.fleet.leaving) {
 		for l := range p.live {
@@ -121,6 +150,22 @@ func (e *Embedded) State() State {
 	return s
 }
 
+// known reports whether the endpoint said something of itself lately.
+func (p *endpoint) known(staleness time.Duration, now time.Time) bool {
+	return !p.load.At.IsZero() && now.Before(p.load.At.Add(staleness))
+}
+
+// stages lists the stages for which there are endpoints.
+func (g *gauge) stages() (all []StageState) {
+	if full, some := g.prefill.full(); some {
+		all = append(all, StageState{Stage: "prefill", Saturation: full})
+	}
+	if full, some := g.decode.full(); some {
+		all = append(all, StageState{Stage: "decode", Saturation: full})
+	}
+	return all
+}
+
 func (p *endpoint) state(now time.Time) EndpointState {
 	return EndpointState{
 		ID: p.ID, URL: p.URL, MaxConcurrency: p.MaxConcurrency, Draining: p.Draining,
@@ -132,6 +177,8 @@ func (p *endpoint) state(now time.Time) EndpointState {
 func (b *band) state(live map[*flow]int) BandState {
 	s := BandState{
 		Priority: b.priority, Queued: b.queued, Ceiling: b.ceiling,
+		Bytes: b.bytes, MaxQueued: b.cfg.MaxQueued, MaxBytes: b.cfg.MaxBytes,
+		Enqueued: b.enqueued, Evicted: b.evicted,
 		Dispatched: b.dispatched, Waited: b.waited, Refused: maps.Clone(b.refused),
 	}
 	for _, f := range b.flows {

@@ -26,6 +26,8 @@ type Collector struct {
 	leases, capacity, health, circuit, draining *prometheus.Desc
 	running, waiting, kvUsage                   *prometheus.Desc
 	desired, ready, queuedTokens                *prometheus.Desc
+
+	epp eppDescs
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -52,6 +54,7 @@ func NewCollector(pools func() map[string]Snapshot) *Collector {
 		desired:      desc("pool_desired_replicas", "Endpoints that the pool should have.", "role"),
 		ready:        desc("pool_ready_replicas", "Endpoints that are worth sending to.", "role"),
 		queuedTokens: desc("pool_queued_tokens", "Prompt tokens of the requests that wait for the role.", "role"),
+		epp:          newEPPDescs(),
 		kvUsage:      desc("engine_kv_cache_usage_ratio", "Part of the KV cache in use, as the engine last said.", "endpoint"),
 	}
 }
@@ -62,7 +65,11 @@ func (c *Collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the present values.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	totals := eppTotals{stale: map[scheduler.DetectorKind]int{}, enqueued: map[int]scheduler.Timing{}}
+	defer func() { c.epp.totals(out, totals) }()
 	for name, s := range c.pools() {
+		totals.add(s.State)
+		c.epp.pool(out, name, s.State, s.Loads)
 		for _, b := range s.State.Bands {
 			c.band(out, name, b)
 		}

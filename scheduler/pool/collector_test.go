@@ -38,6 +38,23 @@ func TestCollectorShowsWhatTheSchedulerHolds(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(pool.NewCollector(snapshot))
 	want := `
+llm_d_epp_average_kv_cache_utilization{name="p"} 0.5
+llm_d_epp_average_queue_size{name="p"} 1
+llm_d_epp_average_running_requests{name="p"} 3
+llm_d_epp_flow_control_capacity_utilization_bytes{inference_pool="p",priority="10"} 0
+llm_d_epp_flow_control_capacity_utilization_requests{inference_pool="p",priority="10"} 0
+llm_d_epp_flow_control_dispatch_cycle_duration_seconds{} 2
+llm_d_epp_flow_control_global_capacity_utilization_requests{inference_pool="p"} 0
+llm_d_epp_flow_control_pool_saturation{inference_pool="p",stage="decode"} 0
+llm_d_epp_flow_control_pool_saturation{inference_pool="p",stage="effective"} 0
+llm_d_epp_flow_control_request_enqueue_duration_seconds{fairness_id="other",outcome="Queued",priority="10"} 0
+llm_d_epp_flow_control_revocations_issued_total{inference_pool="p",priority="10"} 0
+llm_d_epp_flow_control_stale_endpoints{detector="concurrency-detector"} 2
+llm_d_epp_per_endpoint_queue_size{model_server_endpoint="c",name="p"} 1
+llm_d_epp_ready_endpoints{name="p"} 1
+llm_d_epp_std_dev_kv_cache_utilization{name="p"} 0
+llm_d_epp_std_dev_queue_size{name="p"} 0
+llm_d_epp_std_dev_running_requests{name="p"} 0
 weir_engine_kv_cache_usage_ratio{endpoint="c",pool="p"} 0.5
 weir_engine_running_requests{endpoint="c",pool="p"} 3
 weir_engine_waiting_requests{endpoint="c",pool="p"} 1
@@ -62,6 +79,48 @@ weir_scheduler_refused_requests_total{band="10",pool="p",reason="flow_full"} 1
 	l.End(scheduler.Outcome{})
 }
 
+// A full band, waiting requests and engines of unequal load, under llm-d's
+// names.
+func TestCollectorShowsPressureAsLLMDDoes(t *testing.T) {
+	t.Parallel()
+	band := scheduler.BandState{Priority: -10, Queued: 30, MaxQueued: 40, Bytes: 600, MaxBytes: 1000, Evicted: 3}
+	band.Enqueued.Counts[0], band.Enqueued.Counts[10], band.Enqueued.Sum = 4, 1, time.Second
+	state := scheduler.State{
+		Queued: 30, MaxQueued: 60, QueuedBytes: 600, MaxBytes: 800, Saturation: 1.5, Stale: 1, Detector: scheduler.UtilizationDetector,
+		Stages:    []scheduler.StageState{{Stage: "prefill", Saturation: 1.5}, {Stage: "decode", Saturation: 0.25}},
+		Bands:     []scheduler.BandState{band},
+		Endpoints: []scheduler.EndpointState{{ID: "a", Health: scheduler.Healthy}, {ID: "b", Health: scheduler.Unhealthy}, {ID: "c", Circuit: scheduler.CircuitOpen}},
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(pool.NewCollector(func() map[string]pool.Snapshot {
+		loads := map[string]scheduler.Load{"a": {Waiting: 2, Running: 8, KVUsage: 0.25}, "b": {Waiting: 6, Running: 8, KVUsage: 0.75}}
+		return map[string]pool.Snapshot{"p": {State: state, Loads: loads}, "q": {State: state}}
+	}))
+	got := gather(t, registry)
+	for _, want := range []string{
+		`flow_control_pool_saturation{inference_pool="p",stage="effective"} 1.5`,
+		`flow_control_pool_saturation{inference_pool="p",stage="decode"} 0.25`,
+		`flow_control_capacity_utilization_requests{inference_pool="p",priority="-10"} 0.75`,
+		`flow_control_capacity_utilization_bytes{inference_pool="p",priority="-10"} 0.6`,
+		`flow_control_global_capacity_utilization_requests{inference_pool="p"} 0.5`,
+		`flow_control_global_capacity_utilization_bytes{inference_pool="p"} 0.75`,
+		`flow_control_revocations_issued_total{inference_pool="q",priority="-10"} 3`,
+		`flow_control_stale_endpoints{detector="utilization-detector"} 2`,
+		`flow_control_request_enqueue_duration_seconds{fairness_id="other",outcome="Queued",priority="-10"} 10`,
+		`ready_endpoints{name="p"} 1`,
+		`average_queue_size{name="p"} 4`, `std_dev_queue_size{name="p"} 2`,
+		`average_running_requests{name="p"} 8`, `std_dev_running_requests{name="p"} 0`,
+		`average_kv_cache_utilization{name="p"} 0.5`, `std_dev_kv_cache_utilization{name="p"} 0.25`,
+	} {
+		if !strings.Contains(got, "llm_d_epp_"+want+"\n") {
+			t.Errorf("no %s in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, `average_queue_size{name="q"}`) {
+		t.Error("a pool whose engines say nothing has an average")
+	}
+}
+
 // gather prints the samples, a line each.
 func gather(t *testing.T, registry *prometheus.Registry) string {
 	t.Helper()
@@ -76,8 +135,8 @@ func gather(t *testing.T, registry *prometheus.Registry) string {
 			for _, l := range m.GetLabel() {
 				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
 			}
-			// A sample is one of the two; the other is 0.
-			value := m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			// A sample is one of the three; the others are 0.
+			value := m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
 			lines = append(lines, fmt.Sprintf("%s{%s} %v", family.GetName(), strings.Join(labels, ","), value))
 		}
 	}
