@@ -31,7 +31,7 @@ plans:
     weight: 1
 pools:
   - {name: sound, endpoints: [{id: a, url: "ENGINE", engine: sim}]}
-  - {name: faulty, endpoints: [{id: b, url: "FAULTY", engine: sim}]}
+  - {name: faulty, endpoints: [{id: b, url: "FAULTY", engine: sim}, {id: c, url: "FAULTY", engine: sim}]} # one server, so that its faults meet retries too
 models:
   - name: org/chat-1
     aliases: [chat]

@@ -16,12 +16,9 @@ const maxErrorBody = 64 << 10
 
 var errNoTarget = errors.New("a lease without a target")
 
-// attempt takes one lease, and gives it back unless the exchange finished with
+// attempt uses the lease, and gives it back unless the exchange finished with
 // it.
 func (x *exchange) attempt(ctx context.Context) *Error {
-	if err := x.schedule(ctx); err != nil {
-		return err
-	}
 	x.meter.reset()
 	x.out.prepare(Head{Stream: x.call.Stream, QueueTime: x.queued, Band: x.band, Tier: x.tier, Limit: x.limit})
 
@@ -36,7 +33,6 @@ func (x *exchange) attempt(ctx context.Context) *Error {
 			result = scheduler.Abandoned // it had closed a waiting connection: no fault
 		}
 	}
-	x.exclude = append(x.exclude, x.endpoint)
 	x.endLease(result)
 	return err
 }
@@ -108,16 +104,17 @@ func followEviction(ctx context.Context, evicted <-chan struct{}, cancel context
 	}
 }
 
-// post tries the lease's targets in turn while nothing could be sent.
+// post tries the attempt's targets in turn while nothing could be sent.
 func (x *exchange) post(ctx context.Context, w *watch, d *delivery) (*http.Response, *Error) {
 	accept := "application/json"
 	if x.call.Stream {
 		accept = "text/event-stream"
 	}
 	d.onConnect = func() { w.wait(FirstByteLimit, x.times.FirstByte) }
-	failure := &Error{Cause: Internal, Err: errNoTarget}
-	for _, target := range x.lease.Targets() {
+	failure := &Error{Cause: Internal, Err: errNoTarget} // never: an attempt has targets
+	for _, target := range x.targets {
 		x.endpoint = target.Endpoint
+		x.exclude = append(x.exclude, target.Endpoint)
 		w.wait(ConnectFailed, x.times.Connect)
 		resp, err := x.g.engines.post(ctx, d, destination{
 			target: target, endpoint: x.pool.Endpoint(target.Endpoint), path: x.call.Operation.Path(),

@@ -128,11 +128,15 @@ func TestEveryEnding(t *testing.T) {
 			},
 		},
 		{
-			name: "nobody listens", url: closedPort, cause: gateway.ConnectFailed,
-			results: []scheduler.Result{scheduler.EndpointFault, scheduler.EndpointFault}, receipt: none(gateway.ConnectFailed, 2),
+			name: "nobody listens at the only endpoint", url: closedPort, cause: gateway.ConnectFailed,
+			results: []scheduler.Result{scheduler.EndpointFault}, receipt: none(gateway.ConnectFailed, 1),
 		},
 		{
-			name: "a reset before any answer, twice", steps: []step{die}, cause: gateway.UpstreamReset,
+			name: "a reset before any answer, at the only endpoint", steps: []step{die}, cause: gateway.UpstreamReset,
+			results: []scheduler.Result{scheduler.EndpointFault}, receipt: none(gateway.UpstreamReset, 1),
+		},
+		{
+			name: "a reset before any answer, twice", steps: []step{die}, spare: []step{die}, cause: gateway.UpstreamReset,
 			results: []scheduler.Result{scheduler.EndpointFault, scheduler.EndpointFault}, receipt: none(gateway.UpstreamReset, 2),
 		},
 		{
@@ -141,7 +145,7 @@ func TestEveryEnding(t *testing.T) {
 			receipt: &billing.Receipt{Outcome: "completed", Attempts: 2, UsageSource: billing.UpstreamFinal, Usage: full, CostNano: fullCost},
 		},
 		{
-			name: "an engine's own failure, twice", steps: []step{answers(500, `{"error":{"message":"cuda at 10.0.0.1"}}`)}, cause: gateway.UpstreamStatus,
+			name: "an engine's own failure, twice", steps: []step{answers(500, `{"error":{"message":"cuda at 10.0.0.1"}}`)}, spare: []step{answers(500, `{}`)}, cause: gateway.UpstreamStatus,
 			results: []scheduler.Result{scheduler.EndpointFault, scheduler.EndpointFault}, receipt: none(gateway.UpstreamStatus, 2),
 		},
 		{
@@ -169,15 +173,15 @@ func TestEveryEnding(t *testing.T) {
 		},
 		{
 			name: "a page in place of a document", steps: []step{answers(200, `<html>`)}, cause: gateway.UpstreamInvalid,
-			results: []scheduler.Result{scheduler.EndpointFault, scheduler.EndpointFault}, receipt: none(gateway.UpstreamInvalid, 2),
+			results: []scheduler.Result{scheduler.EndpointFault}, receipt: none(gateway.UpstreamInvalid, 1),
 		},
 		{
 			name: "a document in place of a stream", steps: []step{answers(200, document)}, call: stream, cause: gateway.UpstreamInvalid,
-			results: []scheduler.Result{scheduler.EndpointFault, scheduler.EndpointFault}, receipt: none(gateway.UpstreamInvalid, 2),
+			results: []scheduler.Result{scheduler.EndpointFault}, receipt: none(gateway.UpstreamInvalid, 1),
 		},
 		{
 			name: "a stream that ends before it began", steps: []step{events()}, call: stream, cause: gateway.UpstreamInvalid,
-			results: []scheduler.Result{scheduler.EndpointFault, scheduler.EndpointFault}, receipt: none(gateway.UpstreamInvalid, 2),
+			results: []scheduler.Result{scheduler.EndpointFault}, receipt: none(gateway.UpstreamInvalid, 1),
 		},
 		{
 			name: "an error as the first event, then an answer elsewhere", steps: []step{events("data: {\"error\":{\"message\":\"x\",\"code\":500}}\n\n", doneEvent)},
@@ -224,7 +228,7 @@ func TestEveryEnding(t *testing.T) {
 				w.Header().Set("Content-Length", "1000")
 				answers(200, document)(w, r)
 			}},
-			results: []scheduler.Result{scheduler.EndpointFault, scheduler.EndpointFault}, receipt: none(gateway.UpstreamReset, 2),
+			results: []scheduler.Result{scheduler.EndpointFault}, receipt: none(gateway.UpstreamReset, 1),
 		},
 		{
 			name: "an event beyond the limit", steps: []step{events(chunk("a", 1), "data: "+strings.Repeat("x", 1<<20))}, call: stream,
@@ -234,7 +238,7 @@ func TestEveryEnding(t *testing.T) {
 		},
 		{
 			name: "a document beyond the limit", steps: []step{answers(200, document)}, house: func(h *house) { h.config.MaxDocument = 50 },
-			cause: gateway.UpstreamInvalid, results: []scheduler.Result{scheduler.EndpointFault, scheduler.EndpointFault}, receipt: none(gateway.UpstreamInvalid, 2),
+			cause: gateway.UpstreamInvalid, results: []scheduler.Result{scheduler.EndpointFault}, receipt: none(gateway.UpstreamInvalid, 1),
 		},
 		{
 			name: "a caller that leaves in mid-stream", steps: []step{then(events(chunk("a", 1), chunk("b", 2)), hang)}, call: stream,
@@ -303,7 +307,7 @@ func TestEveryEnding(t *testing.T) {
 			}
 			h := build(t, urls, options(tt.house)...)
 			if tt.spare != nil {
-				h.pools.spare(serve(t, tt.spare...).URL)
+				h.spare(serve(t, tt.spare...).URL)
 			}
 			to := tt.caller
 			if to == nil {

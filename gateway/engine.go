@@ -158,9 +158,22 @@ func (d *delivery) drop() bool {
 	return true
 }
 
-// post sends one attempt and returns the answer, whatever its status. The body
-// is bytes in memory: one that were still read from the caller could be cut by
-// the server's own reading, in mid-stream.
+// closedIdle is the text of net/http's error for a connection of which it read
+// the end before it counted on an answer. The error itself is not exported.
+const closedIdle = "http: server closed idle connection"
+
+// unread reports whether err proves that the engine read nothing of the
+// request: it had closed the waiting connection on which we were about to send.
+// (Where not a byte was written, net/http itself takes another connection.) A
+// connection that breaks later proves nothing, for the request may have broken
+// the engine.
+func (d *delivery) unread(err error) bool { return d.reused.Load() && err.Error() == closedIdle }
+
+// post sends one attempt and returns the answer, whatever its status. What the
+// engine provably never read is sent again, on another connection: each time it
+// happens, there is one waiting connection less. The body is bytes in memory:
+// one that were still read from the caller could be cut by the server's own
+// reading, in mid-stream.
 func (e *engines) post(ctx context.Context, d *delivery, to destination, body []byte) (*http.Response, error) {
 	req, err := d.request(ctx, to.target.URL+to.path, body)
 	if err != nil {
@@ -181,7 +194,15 @@ func (e *engines) post(ctx context.Context, d *delivery, to destination, body []
 	if name := to.endpoint.APIKeyEnv; name != "" && e.secrets != nil {
 		h.Set("Authorization", "Bearer "+e.secrets(name))
 	}
-	return transport.RoundTrip(req) // no redirects, no cookies: an engine has no business with either
+	for { // by RoundTrip: no redirects, no cookies; an engine has no business with either
+		resp, err := transport.RoundTrip(req)
+		if err == nil || !d.unread(err) || ctx.Err() != nil {
+			return resp, err
+		}
+		if req.Body, err = req.GetBody(); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // destination is where and as what one attempt goes.

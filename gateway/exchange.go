@@ -40,12 +40,14 @@ type exchange struct {
 	body     []byte
 	salt     string
 	lease    scheduler.Lease // nil when none is live
+	targets  []scheduler.Target
 	endpoint string
 	attempts int
 	queuedAt time.Time // when the first one began to wait
 	queued   time.Duration
 	ttft     time.Duration
-	exclude  []string
+	exclude  []string // endpoints at which it was
+	failed   *Error   // how the last attempt ended
 	suspect  bool
 	meter    meter
 	place    waiter // among those that wait
@@ -72,22 +74,13 @@ func (x *exchange) run(ctx context.Context) *Error {
 	x.salt = x.g.engines.cacheSalt(x.call.Principal.Tenant, x.model.Name)
 	x.body = engineBody(&x.call, x.model, x.pool, x.salt)
 	for {
-		err := x.attempt(ctx)
-		if err == nil || !x.mayRetry(ctx, err) {
+		if err := x.schedule(ctx); err != nil {
 			return err
 		}
+		if x.failed = x.attempt(ctx); x.failed == nil || !x.mayRetry(ctx) {
+			return x.failed
+		}
 	}
-}
-
-// mayRetry decides on another attempt: never once the caller has seen a byte,
-// and within the pool's budget.
-func (x *exchange) mayRetry(ctx context.Context, err *Error) bool {
-	ok := err.Cause.Effect().Retryable && x.attempts < maxAttempts && !x.suspect &&
-		ctx.Err() == nil && !x.out.started() && x.g.retries.spend(x.pool.Name)
-	if ok {
-		x.g.metrics.retries.WithLabelValues(x.pool.Name, string(err.Cause)).Inc()
-	}
-	return ok
 }
 
 // resolve finds out what was asked for, and whether this caller may have it.

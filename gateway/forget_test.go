@@ -55,7 +55,7 @@ func TestAPromptIsKeptWhileAnotherAttemptMayCome(t *testing.T) {
 	dying := serve(t, then(events(": hello\n\n"), die))
 	spare := serve(t, events(chunk("a", 1), usageEvent, doneEvent))
 	h := build(t, []string{dying.URL})
-	h.pools.spare(spare.URL)
+	h.spare(spare.URL)
 	c, _ := giveBack(h)
 	if err := h.Run(t.Context(), c, &caller{}); err != nil {
 		t.Fatal(err)

@@ -180,7 +180,10 @@ func (p *pools) reset() {
 }
 
 // spare adds an endpoint that is the last choice.
-func (p *pools) spare(url string) {
+func (h *house) spare(url string) {
+	pool, _ := h.snapshot.Pool(poolName)
+	pool.Endpoints = append(pool.Endpoints, catalogue.Endpoint{ID: "e2", URL: url})
+	p := h.pools
 	first := p.queue.State().Endpoints[0]
 	p.queue.SetEndpoints([]scheduler.Endpoint{{ID: first.ID, URL: first.URL}, {ID: "e2", URL: url}})
 	p.queue.SetHealth("e2", scheduler.Healthy)

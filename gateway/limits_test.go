@@ -112,14 +112,14 @@ func TestTimeLimitsAreEndingsOfTheirOwn(t *testing.T) {
 		result []scheduler.Result
 	}{
 		{
-			name: "no connection", cause: gateway.ConnectFailed, after: 4 * time.Second, step: hang, // two attempts
+			name: "no connection", cause: gateway.ConnectFailed, after: 2 * time.Second, step: hang,
 			house: func(h *house) {
 				h.config.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
 					<-ctx.Done()
 					return nil, ctx.Err()
 				}
 			},
-			result: []scheduler.Result{scheduler.EndpointFault, scheduler.EndpointFault},
+			result: []scheduler.Result{scheduler.EndpointFault},
 		},
 		{name: "no first byte of a stream", step: hang, call: stream, cause: gateway.FirstByteLimit, after: 10 * time.Second, result: []scheduler.Result{scheduler.EndpointFault}},
 		{name: "no first byte of a document", step: hang, cause: gateway.FirstByteLimit, after: 10 * time.Second, result: []scheduler.Result{scheduler.EndpointFault}},

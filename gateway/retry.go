@@ -1,6 +1,20 @@
 package gateway
 
-import "sync"
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"weir/gateway/catalogue"
+	"weir/scheduler"
+)
+
+// This file is the rule of retries. A failed attempt may be followed by one
+// more, as long as the caller has seen no byte, within the pool's budget, and
+// at an endpoint that the exchange has not been at: one that has just failed
+// would fail again, and a request that broke an engine must not meet it twice.
+// The one way back to the same endpoint is not a retry: engines.post resends
+// what the engine provably never read.
 
 const (
 	maxAttempts = 2
@@ -8,6 +22,37 @@ const (
 	retryFloor  = 3 * retryCost  // what a pool has before it completed any
 	retryCap    = 50 * retryCost // what a pool can save up
 )
+
+// mayRetry decides on another attempt after one that failed.
+func (x *exchange) mayRetry(ctx context.Context) bool {
+	return x.failed.Cause.Effect().Retryable && x.attempts < maxAttempts && !x.suspect &&
+		ctx.Err() == nil && !x.out.started() && x.elsewhere() && x.g.retries.spend(x.pool.Name)
+}
+
+// elsewhere reports whether the pool may have an endpoint that the exchange has
+// not been at. Where endpoints are found, or named by a remote scheduler, only
+// the next lease tells.
+func (x *exchange) elsewhere() bool {
+	p := x.pool
+	return p.Discovery != nil || len(p.Endpoints) == 0 || slices.ContainsFunc(p.Endpoints, func(e catalogue.Endpoint) bool {
+		return !slices.Contains(x.exclude, e.ID)
+	})
+}
+
+// untried are the lease's targets at which the exchange has not been. A
+// scheduler avoids those where it has, but takes one where no other has room.
+func (x *exchange) untried(l scheduler.Lease) []scheduler.Target {
+	if len(x.exclude) == 0 {
+		return l.Targets()
+	}
+	var left []scheduler.Target
+	for _, t := range l.Targets() {
+		if !slices.Contains(x.exclude, t.Endpoint) {
+			left = append(left, t)
+		}
+	}
+	return left
+}
 
 // retryBudget bounds retries to a share of each pool's completed exchanges:
 // when a pool fails as a whole, retries would double its load.
@@ -19,10 +64,15 @@ type retryBudget struct {
 func newRetryBudget() *retryBudget { return &retryBudget{pools: make(map[string]int)} }
 
 // earn counts a completed exchange.
-func (b *retryBudget) earn(pool string) {
+func (b *retryBudget) earn(pool string) { b.save(pool, 1) }
+
+// refund gives back a retry that found no endpoint.
+func (b *retryBudget) refund(pool string) { b.save(pool, retryCost) }
+
+func (b *retryBudget) save(pool string, n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.pools[pool] = min(b.saved(pool)+1, retryCap)
+	b.pools[pool] = min(b.saved(pool)+n, retryCap)
 }
 
 // spend takes one retry, if the pool has one.

@@ -10,7 +10,8 @@ import (
 	"weir/tenants"
 )
 
-// schedule waits for an endpoint. A retry goes to the head of its flow.
+// schedule waits for an endpoint. A retry goes to the head of its flow; where
+// only endpoints have room at which it was, the failure that it had there stands.
 func (x *exchange) schedule(ctx context.Context) *Error {
 	begin := time.Now()
 	request := x.request()
@@ -22,11 +23,31 @@ func (x *exchange) schedule(ctx context.Context) *Error {
 	defer x.g.waiters.remove(&x.place)
 	lease, err := x.queue.Schedule(ctx, request)
 	x.queued += time.Since(begin)
+	if err != nil {
+		return x.refusal(ctx, err)
+	}
+	if x.targets = x.untried(lease); len(x.targets) == 0 {
+		lease.End(scheduler.Outcome{Result: scheduler.CallerFault}) // costs nothing and says nothing of the endpoint
+		if x.failed == nil {
+			return &Error{Cause: Internal, Err: errNoTarget}
+		}
+		x.g.retries.refund(x.pool.Name)
+		return x.failed
+	}
+	x.lease, x.attempts = lease, x.attempts+1
+	if x.failed != nil {
+		x.g.metrics.retries.WithLabelValues(x.pool.Name, string(x.failed.Cause)).Inc()
+	}
+	return nil
+}
+
+// refusal is why there was no lease.
+func (x *exchange) refusal(ctx context.Context, err error) *Error {
+	if x.failed != nil {
+		x.g.retries.refund(x.pool.Name)
+	}
 	var refusal *scheduler.Refusal
 	switch {
-	case err == nil:
-		x.lease, x.attempts = lease, x.attempts+1
-		return nil
 	case ctx.Err() != nil:
 		return ended(ctx)
 	case errors.As(err, &refusal):
