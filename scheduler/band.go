@@ -83,6 +83,7 @@ func (b *band) changed(f *flow) {
 		b.weight -= f.weight
 		heap.Remove(&b.backlog, f.backlog)
 	}
+	b.fairness.follow(f)
 	b.rest(f)
 }
 

@@ -6,16 +6,18 @@ import (
 )
 
 // fairness says whose turn it is among the flows of a band that have a
-// backlog, which the band keeps in a heap.
+// backlog, which the band keeps in a heap by an order of the policy's. What
+// that order looks at changes only while one of these methods is called, or
+// with the head of the flow.
 type fairness interface {
-	// before orders the heap. What it looks at changes only while one of the
-	// methods below is called, or with the head of the flow.
-	before(a, b *flow) bool
 	// next is the flow whose turn it is. The heap is not empty.
 	next(backlog *flowHeap) *flow
 	// arrives takes a flow without a backlog that begins to wait or is served at
 	// once; first is the first of the heap, nil when that is empty.
 	arrives(f, first *flow, now time.Time)
+	// follow takes note of a flow whose head, backlog or account has changed. It
+	// is in the heap if it has a backlog.
+	follow(f *flow)
 	// charge books what the flow is about to be served. A flow that waited for
 	// it is still in the heap.
 	charge(f *flow, c *charge, now time.Time)
@@ -23,45 +25,48 @@ type fairness interface {
 	correct(c *charge, s service, now time.Time)
 }
 
-func (q *queues) fairness(f Fairness) fairness {
-	switch f.Policy {
-	case GlobalStrict:
-		return globalStrict{}
+// fairness returns the policy and the order of its heap.
+func (q *queues) fairness(cfg Fairness) (f fairness, before func(a, b *flow) bool) {
+	switch cfg.Policy {
+	case GlobalStrict: // one queue for all flows: the band's ordering decides
+		return byOrder{}, byHead
 	case RoundRobin:
-		return &roundRobin{}
+		return &roundRobin{}, byRound
 	case LeastAttainedService:
-		return &leastAttained{programs: q.programsOf(f), cfg: f}
+		return &leastAttained{programs: q.programsOf(cfg), cfg: cfg}, byHead
 	case TurnPriority:
-		return &turnPriority{programs: q.programsOf(f), cfg: f}
+		t := &turnPriority{programs: q.programsOf(cfg), cfg: cfg}
+		return t, t.before
 	default:
-		return &tokenCounter{outputCost: q.cfg.OutputCost}
+		return &tokenCounter{outputCost: q.cfg.OutputCost}, byService
 	}
 }
 
-// globalStrict has one queue for all flows: the band's ordering decides.
-type globalStrict struct{}
+// byOrder is a policy that knows nothing but the order of its heap.
+type byOrder struct{}
 
-func (globalStrict) before(a, b *flow) bool              { return a.head().order.before(&b.head().order) }
-func (globalStrict) next(backlog *flowHeap) *flow        { return backlog.flows[0] }
-func (globalStrict) arrives(_, _ *flow, _ time.Time)     {}
-func (globalStrict) charge(*flow, *charge, time.Time)    {}
-func (globalStrict) correct(*charge, service, time.Time) {}
+func (byOrder) next(backlog *flowHeap) *flow        { return backlog.flows[0] }
+func (byOrder) arrives(_, _ *flow, _ time.Time)     {}
+func (byOrder) follow(*flow)                        {}
+func (byOrder) charge(*flow, *charge, time.Time)    {}
+func (byOrder) correct(*charge, service, time.Time) {}
+
+func byHead(a, b *flow) bool { return a.head().order.before(&b.head().order) }
 
 // roundRobin lets one request of each flow go, in the order of their ids from
 // the one that went last.
 type roundRobin struct {
+	byOrder
 	cursor string // the flow that went last; "" when none waited since
 	round  uint64 // how often the ids were gone through
 }
 
-func (*roundRobin) before(a, b *flow) bool {
+func byRound(a, b *flow) bool {
 	if a.round != b.round {
 		return a.round < b.round
 	}
 	return a.id < b.id
 }
-
-func (*roundRobin) next(backlog *flowHeap) *flow { return backlog.flows[0] }
 
 func (r *roundRobin) arrives(f, first *flow, _ time.Time) {
 	if first == nil {
@@ -82,8 +87,6 @@ func (r *roundRobin) charge(f *flow, _ *charge, _ time.Time) {
 	r.cursor = f.id
 	f.round = r.round + 1
 }
-
-func (*roundRobin) correct(*charge, service, time.Time) {}
 
 // flowHeap is a heap of flows with a backlog.
 type flowHeap struct {

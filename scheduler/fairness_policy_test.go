@@ -3,6 +3,7 @@ package scheduler
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,6 +52,15 @@ func (k known) ended(id string, s service, now time.Time) {
 	if !s.estimated {
 		f.service += float64(s.input + s.cached + 2*s.output)
 	}
+}
+
+func (s *scale) include(v float64) { s.least, s.most = min(s.least, v), max(s.most, v) }
+
+func (s *scale) of(v float64) float64 {
+	if s.most == s.least {
+		return 0.5
+	}
+	return (v - s.least) / (s.most - s.least)
 }
 
 // best returns those with the highest score, but for rounding.
@@ -218,6 +228,43 @@ func checkPolicy(t *rapid.T, policy FairnessPolicy, ref reference) {
 			r.last = "" // the next backlog begins with the first id
 		}
 		now = now.Add(time.Duration(rapid.IntRange(0, 40_000).Draw(t, "ms")) * time.Millisecond)
+	}
+}
+
+// The tree of boxes finds what a look at all of them finds, however many come
+// and go.
+func TestLeastAttainedAmongManyIsTheHighestScore(t *testing.T) {
+	t.Parallel()
+	chance := rand.New(rand.NewPCG(1, 2))
+	now := time.Unix(1_700_000_000, 0)
+	q := newQueues(Config{MaxQueued: 1 << 20, DefaultBand: BandConfig{MaxQueued: 1 << 20, Fairness: Fairness{Policy: LeastAttainedService}}})
+	b, heads := q.band(0), map[string]*waiter{}
+	for step := range 3000 {
+		now = now.Add(time.Duration(chance.IntN(100)) * time.Millisecond)
+		id := fmt.Sprint(chance.IntN(500))
+		if f := b.flows[id]; f != nil && f.queued() > 0 && step > 1500 {
+			q.remove(f.head())
+			delete(heads, id)
+		} else if f == nil || f.queued() == 0 {
+			w := q.wait(in(id, 0), now)
+			heads[id] = w
+			w.flow.program.service = float64(chance.IntN(5) * chance.IntN(1000))
+			b.changed(w.flow)
+		}
+		service, wait := scale{math.Inf(1), math.Inf(-1)}, scale{math.Inf(1), math.Inf(-1)}
+		for _, w := range heads {
+			service.include(w.flow.program.service)
+			wait.include(now.Sub(w.entered).Seconds())
+		}
+		want := best(heads, func(_ string, w *waiter) float64 {
+			return 0.8*(1-service.of(w.flow.program.service)) + 0.2*wait.of(now.Sub(w.entered).Seconds())
+		})
+		if len(heads) == 0 {
+			continue
+		}
+		if got := q.next(always).flow.id; !slices.Contains(want, got) {
+			t.Fatalf("step %d: it is the turn of %s among %d, want %v", step, got, len(heads), want)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"math"
 	"slices"
 	"time"
 )
@@ -78,79 +77,6 @@ func (p *program) moved(except *flow) {
 	}
 }
 
-// leastAttained is llm-d's program-aware-fairness with strategy las: of the
-// flows that wait, the one with the highest
-//
-//	ServiceWeight*(1 - service) + HeadWaitWeight*(wait of its head)
-//
-// both scaled to 0..1 between the least and the most of those that wait, 0.5
-// where these are the same. Service grows when an answer ends and halves with
-// every half-life in which the program has nothing to do.
-type leastAttained struct {
-	programs map[string]*program
-	cfg      Fairness
-}
-
-// before keeps the longest waiting head first, which is one end of a scale.
-func (*leastAttained) before(a, b *flow) bool {
-	return a.head().entered.Before(b.head().entered)
-}
-
-// next looks at every flow, since each score hangs on the scales of all.
-func (l *leastAttained) next(backlog *flowHeap) *flow {
-	oldest := backlog.flows[0].head().entered
-	service, wait := scale{math.Inf(1), math.Inf(-1)}, scale{math.Inf(1), math.Inf(-1)}
-	for _, f := range backlog.flows {
-		service.include(f.program.service)
-		wait.include(oldest.Sub(f.head().entered).Seconds())
-	}
-	var best *flow
-	score := math.Inf(-1)
-	for _, f := range backlog.flows {
-		s := l.cfg.ServiceWeight*(1-service.of(f.program.service)) +
-			l.cfg.HeadWaitWeight*wait.of(oldest.Sub(f.head().entered).Seconds())
-		if s > score || s == score && f.head().order.before(&best.head().order) {
-			best, score = f, s
-		}
-	}
-	return best
-}
-
-func (l *leastAttained) arrives(f, _ *flow, now time.Time) {
-	p := bind(l.programs, f)
-	if p.live > 0 {
-		return
-	}
-	if idle := now.Sub(p.anchor); idle > 0 && l.cfg.HalfLife > 0 {
-		p.service *= math.Exp2(-idle.Seconds() / l.cfg.HalfLife.Seconds())
-	}
-	p.anchor = now
-}
-
-func (l *leastAttained) charge(f *flow, c *charge, _ time.Time) { bind(l.programs, f).began(c) }
-
-func (l *leastAttained) correct(c *charge, s service, now time.Time) {
-	if c.program == nil {
-		return // sent under another policy
-	}
-	if !s.estimated {
-		c.program.service += float64(s.input + s.cached + 2*s.output)
-	}
-	c.program.anchor = now
-}
-
-// scale is the least and the most of some values.
-type scale struct{ least, most float64 }
-
-func (s *scale) include(v float64) { s.least, s.most = min(s.least, v), max(s.most, v) }
-
-func (s *scale) of(v float64) float64 {
-	if s.most == s.least {
-		return 0.5
-	}
-	return (v - s.least) / (s.most - s.least)
-}
-
 // turnPriority is llm-d's program-aware-fairness with strategy turn-priority:
 // of the flows that wait, the one with the highest
 //
@@ -161,6 +87,7 @@ func (s *scale) of(v float64) float64 {
 // its head came, and for requests without an id of their own. All waits grow at
 // the same rate, so the order of two heads never changes by itself.
 type turnPriority struct {
+	byOrder
 	programs map[string]*program
 	cfg      Fairness
 }
@@ -177,7 +104,7 @@ func (t *turnPriority) before(a, b *flow) bool {
 }
 
 func (t *turnPriority) key(f *flow) float64 {
-	return float64(t.turn(f)) - t.cfg.TurnTimeWeight*seconds(f.head().entered)
+	return float64(t.turn(f)) - t.cfg.TurnTimeWeight*f.head().order.came.Seconds()
 }
 
 func (t *turnPriority) turn(f *flow) int {
@@ -188,8 +115,6 @@ func (t *turnPriority) turn(f *flow) int {
 	}
 	return p.dispatched + 1
 }
-
-func (*turnPriority) next(backlog *flowHeap) *flow { return backlog.flows[0] }
 
 func (t *turnPriority) arrives(f, _ *flow, _ time.Time) { bind(t.programs, f) }
 

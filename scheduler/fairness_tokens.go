@@ -11,19 +11,18 @@ import "time"
 // the last has its answer has none while that runs, and gets what it asks for
 // but no more: between its requests it is owed nothing.
 type tokenCounter struct {
+	byOrder
 	outputCost int
 	level      float64 // counter of the flow that was served last, before it was
 	turns      uint64
 }
 
-func (*tokenCounter) before(a, b *flow) bool {
+func byService(a, b *flow) bool {
 	if a.served != b.served {
 		return a.served < b.served
 	}
 	return a.turn < b.turn
 }
-
-func (*tokenCounter) next(backlog *flowHeap) *flow { return backlog.flows[0] }
 
 func (t *tokenCounter) arrives(f, first *flow, _ time.Time) {
 	level := t.level

@@ -56,6 +56,7 @@ type account struct {
 	round uint64 // RoundRobin: in which it goes next
 
 	program *program // the program policies
+	slot    int      // LeastAttainedService: place among those that wait, from 1; 0: none
 }
 
 func newFlow(id string, b *band) *flow {

@@ -9,11 +9,15 @@ import (
 // order is where a waiter stands among others. It is fixed when the waiter is
 // queued, so that a heap holds it: what grows with time grows for all alike.
 type order struct {
-	fresh bool    // not a retry; retries go first, the oldest request before the others
-	due   int64   // by the ordering, in nanoseconds; math.MaxInt64 when nothing is due
-	turn  float64 // by the turns of sessions: less for a deeper one and for one that waits longer
-	seq   uint64  // of arrival, which no jump of the clock disturbs
+	fresh bool          // not a retry; retries go first, the oldest request before the others
+	due   time.Duration // by the ordering, since the queues' epoch; maxDue when nothing is due
+	turn  float64       // by the turns of sessions: less for a deeper one and for one that waits longer
+	seq   uint64        // of arrival
+
+	came time.Duration // when that was, since the epoch; never less than of an earlier one
 }
+
+const maxDue time.Duration = math.MaxInt64
 
 func (a *order) before(b *order) bool {
 	switch {
@@ -28,38 +32,45 @@ func (a *order) before(b *order) bool {
 	}
 }
 
+// arrive notes when w came. A clock that goes back makes nobody come earlier
+// than those before.
+func (q *queues) arrive(w *waiter) {
+	if q.epoch.IsZero() {
+		q.epoch = w.entered
+	}
+	q.seq++
+	q.latest = max(q.latest, w.entered.Sub(q.epoch))
+	w.order.seq, w.order.came = q.seq, q.latest
+}
+
 // rank gives w its order in its band. Where sessions take turns, their score is
 // turn + TurnTimeWeight * seconds waited, the highest first; the ordering goes
 // before it, and leaves all to it where it is FirstCome.
 func (q *queues) rank(w *waiter) {
 	b, r := w.band, &w.request
-	o := order{fresh: r.QueuedAt.IsZero(), seq: w.order.seq}
+	o := order{fresh: r.QueuedAt.IsZero(), seq: w.order.seq, came: w.order.came}
 	switch {
 	case !o.fresh:
-		o.due = w.queuedAt.UnixNano()
+		o.due = w.queuedAt.Sub(q.epoch)
 	case b.cfg.Ordering == Earliest:
-		o.due = due(w.entered, b.cfg.ttl(r.TTL))
+		o.due = due(o.came, b.cfg.ttl(r.TTL))
 	case b.cfg.Ordering == SLODeadline:
-		o.due = due(w.queuedAt, r.TTFT)
+		o.due = due(w.queuedAt.Sub(q.epoch), r.TTFT)
 	default: // FirstCome: as they arrived
 	}
 	if o.fresh && b.cfg.sessions() {
-		o.turn = b.cfg.Fairness.TurnTimeWeight*seconds(w.entered) - float64(q.turn(b, r, w.entered))
+		o.turn = b.cfg.Fairness.TurnTimeWeight*o.came.Seconds() - float64(q.turn(b, r, w.entered))
 	}
 	w.order = o
 }
 
-// due is the time at after, in nanoseconds; the far future where after is no
-// limit or reaches beyond it.
-func due(at time.Time, after time.Duration) int64 {
-	n := at.UnixNano()
-	if after <= 0 || int64(after) > math.MaxInt64-n {
-		return math.MaxInt64
+// due is at plus after; maxDue where after is no limit or reaches beyond that.
+func due(at, after time.Duration) time.Duration {
+	if after <= 0 || at > maxDue-after {
+		return maxDue
 	}
-	return n + int64(after)
+	return at + after
 }
-
-func seconds(at time.Time) float64 { return float64(at.UnixNano()) / float64(time.Second) }
 
 // turn is which turn of its session the request is.
 func (q *queues) turn(b *band, r *Request, now time.Time) int {

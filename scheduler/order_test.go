@@ -43,9 +43,9 @@ func TestOrderInsideAFlow(t *testing.T) {
 			[]string{"a", "b", "c"},
 		},
 		{
-			"first come is first when the clock goes back", BandConfig{Fairness: Fairness{IgnoreTurns: true}},
-			[]came{{id: "a"}, {id: "b", after: -time.Hour}, {id: "c", after: time.Hour}},
-			[]string{"a", "b", "c"},
+			"first come is first when the clock jumps", BandConfig{},
+			[]came{{id: "a"}, {id: "b", after: -time.Hour}, {id: "c", after: time.Hour}, {id: "d"}},
+			[]string{"a", "b", "c", "d"},
 		},
 		{
 			"retries go first, the oldest of them before the others", BandConfig{},
@@ -66,8 +66,8 @@ func TestOrderInsideAFlow(t *testing.T) {
 			"two seconds of waiting make up for one turn", BandConfig{},
 			[]came{
 				{id: "old", turn: 1},
-				{id: "deep but late", after: 4100 * time.Millisecond, turn: 3},
 				{id: "deep and soon", after: 3900 * time.Millisecond, turn: 3},
+				{id: "deep but late", after: 4100 * time.Millisecond, turn: 3},
 			},
 			[]string{"deep and soon", "old", "deep but late"},
 		},

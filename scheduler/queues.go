@@ -20,7 +20,10 @@ type queues struct {
 
 	queued int
 	bytes  int64 // of the bodies that wait
-	seq    uint64
+
+	epoch  time.Time     // when the first one came
+	latest time.Duration // when the last one did, since then
+	seq    uint64        // and which it was
 }
 
 // configure takes new settings. What waits keeps its place in the queue, under
@@ -74,12 +77,13 @@ func (q *queues) adopt(b *band) {
 	if b.fairness != nil && b.cfg.Fairness == old.Fairness && b.cfg.Ordering == old.Ordering {
 		return
 	}
-	b.fairness = q.fairness(b.cfg.Fairness)
 	flows := b.backlog.flows
-	b.backlog = flowHeap{before: b.fairness.before}
+	b.backlog = flowHeap{}
+	b.fairness, b.backlog.before = q.fairness(b.cfg.Fairness)
 	b.weight = 0
 	for _, f := range b.flows {
 		f.program.leave(f)
+		f.slot = 0
 	}
 	for _, f := range flows {
 		f.backlog = -1
@@ -120,8 +124,7 @@ func (q *queues) full(b *band, f *flow, bytes int64) (Reason, bool) {
 // push queues the waiter, whose request and times are set.
 func (q *queues) push(b *band, f *flow, w *waiter) {
 	w.band, w.flow = b, f
-	q.seq++
-	w.order.seq = q.seq
+	q.arrive(w)
 	q.rank(w)
 	if f.queued() == 0 {
 		b.arrives(f, w.entered)

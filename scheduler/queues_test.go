@@ -245,7 +245,7 @@ func checkCounts(t *rapid.T, q *queues, waiting map[string]*waiter, live []*char
 			running += len(f.live)
 		}
 		for i, f := range b.backlog.flows {
-			if f.backlog != i || i > 0 && b.fairness.before(f, b.backlog.flows[(i-1)/2]) {
+			if f.backlog != i || i > 0 && b.backlog.before(f, b.backlog.flows[(i-1)/2]) {
 				t.Fatalf("flow %s is out of place", f.id)
 			}
 		}
