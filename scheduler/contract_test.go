@@ -59,7 +59,7 @@ func TestEmbeddedKeepsTheContract(t *testing.T) {
 }
 
 // distant is a scheduler behind a network: it shows nothing of its insides, and
-// whatever is said takes a while, in a real clock.
+// whatever is said takes a while.
 type distant struct{ near embedded }
 
 const latency = 2 * time.Millisecond
@@ -85,16 +85,17 @@ func (l distantLease) End(o scheduler.Outcome) { time.AfterFunc(latency, func() 
 
 func TestContractNeedsNothingButAnswers(t *testing.T) {
 	t.Parallel()
-	can := everything()
-	can.Weights, can.Shares = false, false // hundreds of answers, each of which takes its while
 	schedulertest.Test(t, schedulertest.Harness{
 		New: func(t *testing.T, p schedulertest.Pool) schedulertest.Subject {
 			t.Helper()
 			return distant{contracted(t, p)}
 		},
-		Run:    func(t *testing.T, test func(*testing.T)) { t.Helper(); test(t) },
-		Settle: func() { <-time.After(20 * time.Millisecond) },
-		Slack:  2 * time.Second,
-		Can:    can,
+		Run: synctest.Test,
+		Settle: func() {
+			synctest.Sleep(10 * latency)
+			synctest.Wait()
+		},
+		Slack: 10 * latency,
+		Can:   everything(),
 	})
 }
