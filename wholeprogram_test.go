@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -31,7 +32,7 @@ plans:
     weight: 1
 pools:
   - {name: sound, endpoints: [{id: a, url: "ENGINE", engine: sim}]}
-  - {name: faulty, endpoints: [{id: b, url: "FAULTY", engine: sim}, {id: c, url: "FAULTY", engine: sim}]} # one server, so that its faults meet retries too
+  - {name: faulty, endpoints: [{id: b, url: "FAULTY1", engine: sim}, {id: c, url: "FAULTY2", engine: sim}]}
 models:
   - name: org/chat-1
     aliases: [chat]
@@ -53,16 +54,17 @@ func startEngine(t *testing.T) (url string) {
 	return "http://" + address
 }
 
-// whole is a replica with two engines behind it.
+// whole is a replica with three engines behind it.
 type whole struct {
 	*installation
-	url, sound, faulty string
+	url, sound string
+	faulty     [2]string
 }
 
 func startWhole(t *testing.T) *whole {
 	t.Helper()
-	w := &whole{sound: startEngine(t), faulty: startEngine(t)}
-	w.installation = installWith(t, strings.NewReplacer("ENGINE", w.sound, "FAULTY", w.faulty).Replace(wholeCatalogue))
+	w := &whole{sound: startEngine(t), faulty: [2]string{startEngine(t), startEngine(t)}}
+	w.installation = installWith(t, strings.NewReplacer("ENGINE", w.sound, "FAULTY1", w.faulty[0], "FAULTY2", w.faulty[1]).Replace(wholeCatalogue))
 	w.url, _ = w.serve(t)
 	return w
 }
@@ -404,14 +406,10 @@ func restrictionsHold(t *testing.T, w *whole) {
 	}
 }
 
-// breakNext makes the faulty engine's next requests fail.
-func (w *whole) breakNext(t *testing.T, fault string, requests int) {
+// breakEngine makes an engine fail from now on; with an empty fault, no more.
+func breakEngine(t *testing.T, engine, fault string) {
 	t.Helper()
-	body, err := json.Marshal(map[string]any{"fault": fault, "requests": requests})
-	if err != nil {
-		t.Fatal(err)
-	}
-	res, err := post(t.Context(), w.faulty+"/admin/faults", "", string(body))
+	res, err := post(t.Context(), engine+"/admin/faults", "", fmt.Sprintf(`{"fault":%q}`, fault))
 	if err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("set fault %s: %v, %v", fault, res, err)
 	}
@@ -446,7 +444,8 @@ func engineFaults(t *testing.T, w *whole) {
 			return strings.HasSuffix(text, done)
 		}},
 	} {
-		w.breakNext(t, row.fault, 1)
+		breakEngine(t, w.faulty[0], row.fault)
+		breakEngine(t, w.faulty[1], row.fault)
 		extra := `"stream":true,"max_tokens":20`
 		if row.extra != "" {
 			extra += "," + row.extra
@@ -459,13 +458,22 @@ func engineFaults(t *testing.T, w *whole) {
 			t.Errorf("%s: receipt %+v, want %s", row.fault, r, row.outcome)
 		}
 	}
-	w.breakNext(t, "status=500", 1)
-	if a := w.chat(t, "flaky", `"max_tokens":1`); a.status != http.StatusOK {
-		t.Errorf("one 500 of an engine: %d %s", a.status, a.text)
+	breakEngine(t, w.faulty[0], "status=500")
+	breakEngine(t, w.faulty[1], "")
+	retried := false
+	for range 20 { // the pool's endpoints take turns
+		a := w.chat(t, "flaky", `"max_tokens":1`)
+		if a.status != http.StatusOK {
+			t.Fatalf("one engine that fails: %d %s", a.status, a.text)
+		}
+		retried = retried || w.receipt(t, a.id).Attempts == 2
 	}
-	w.breakNext(t, "status=500", 2)
+	if !retried {
+		t.Error("no request came to the engine that fails")
+	}
+	breakEngine(t, w.faulty[1], "status=500")
 	if a := w.chat(t, "flaky", `"max_tokens":1`); a.status != http.StatusBadGateway || !strings.Contains(a.text, `"error"`) {
-		t.Errorf("two in a row: %d %s", a.status, a.text)
+		t.Errorf("both fail: %d %s", a.status, a.text)
 	} else if r := w.receipt(t, a.id); r.Outcome != "upstream_error" || r.Attempts != 2 || r.CostNano != 0 {
 		t.Errorf("receipt %+v", r)
 	}
