@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -172,6 +173,8 @@ func (p *program) buildGateway(limits admission.Store, registry *prometheus.Regi
 		SaltSecret: []byte(p.cfg.CacheSalt.Reveal()),
 		Secrets:    os.Getenv, // the catalogue names variables, never keys
 		KeepAlive:  p.cfg.KeepAlive,
+		// The gateway's 0 is its default.
+		FairnessIDs: cmp.Or(p.cfg.FairnessIDs, -1),
 	})
 	p.closers = append(p.closers, func() error { p.gateway.Close(); return nil })
 }

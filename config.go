@@ -59,6 +59,7 @@ type Config struct {
 	KeepAlive      time.Duration
 	DrainTimeout   time.Duration
 	Replicas       int
+	FairnessIDs    int // that metrics show
 	Tenant         string
 	LogLevel       string
 	LogFormat      string

@@ -64,11 +64,22 @@ func settings() []setting {
 			c.Replicas = n
 			return nil
 		}},
+		{name: "metrics_fairness_ids", help: "how many tenants metrics tell apart, by their fairness ids; the rest are one, \"other\"", preset: "1000", set: func(c *Config, v string) error {
+			n, err := strconv.Atoi(v)
+			if err != nil || n < 0 || n > maxFairnessIDs {
+				return fmt.Errorf("must be a whole number from 0 to %d", maxFairnessIDs)
+			}
+			c.FairnessIDs = n
+			return nil
+		}},
 		{name: "tenant", help: "the tenant that `weir key` and `weir receipts` mean without --tenant", set: text(func(c *Config) *string { return &c.Tenant })},
 		{name: "log_level", help: "debug, info, warn or error", preset: "info", set: oneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error")},
 		{name: "log_format", help: "text or json", preset: "json", set: oneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},
 	}
 }
+
+// maxFairnessIDs bounds what metrics take of memory.
+const maxFairnessIDs = 1000
 
 func (s setting) env() string { return "WEIR_" + strings.ToUpper(s.name) }
 

@@ -94,6 +94,7 @@ func answers() map[gateway.Cause]answer {
 		gateway.FlowFull:        {status: 429, kind: requestRate, code: rateLimit, message: "Too many of your requests are waiting already.", wait: true},
 		gateway.BandFull:        {status: 503, kind: unavailable, code: overloaded, message: "The model is at capacity for this service tier.", wait: true},
 		gateway.PoolFull:        {status: 503, kind: unavailable, code: overloaded, message: "The model is at capacity.", wait: true},
+		gateway.Shed:            {status: 503, kind: unavailable, code: overloaded, message: "The model is nearly at capacity, and this service tier gives way first.", wait: true},
 		gateway.QueueTimeout:    {status: 503, kind: unavailable, code: overloaded, message: "The model was at capacity for as long as the request may wait.", wait: true},
 		gateway.NoEndpoint:      {status: 503, kind: unavailable, code: overloaded, message: "The model is not available at the moment.", wait: true},
 		gateway.ShuttingDown:    {status: 503, kind: unavailable, code: overloaded, message: "This server is about to stop. Please try again.", wait: true},

@@ -106,6 +106,7 @@ func TestRowsKeepTheRules(t *testing.T) {
 		gateway.RateLimited: "429 requests rate_limit_exceeded", gateway.TooManyAtOnce: "429 requests rate_limit_exceeded",
 		gateway.LimitsUnknown: "503 service_unavailable_error -", gateway.FlowFull: "429 requests rate_limit_exceeded",
 		gateway.BandFull: "503 service_unavailable_error server_is_overloaded", gateway.PoolFull: "503 service_unavailable_error server_is_overloaded",
+		gateway.Shed:         "503 service_unavailable_error server_is_overloaded",
 		gateway.QueueTimeout: "503 service_unavailable_error server_is_overloaded", gateway.NoEndpoint: "503 service_unavailable_error server_is_overloaded",
 		gateway.ShuttingDown: "503 service_unavailable_error server_is_overloaded", gateway.ConnectFailed: "502 server_error -",
 		gateway.UpstreamReset: "502 server_error -", gateway.UpstreamStatus: "502 server_error -",

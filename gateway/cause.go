@@ -23,6 +23,7 @@ const (
 	FlowFull        Cause = "flow_full"
 	BandFull        Cause = "band_full"
 	PoolFull        Cause = "pool_full"
+	Shed            Cause = "shed" // a low band, before the pool was full
 	QueueTimeout    Cause = "queue_timeout"
 	NoEndpoint      Cause = "no_endpoint"
 	ShuttingDown    Cause = "shutting_down"

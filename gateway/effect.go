@@ -27,7 +27,7 @@ func (c Cause) Effect() Effect {
 		return Effect{Billable: true}
 	case ModelNotFound, ModelForbidden, WrongOperation, SuspectRequest,
 		RateLimited, TooManyAtOnce, LimitsUnknown,
-		FlowFull, BandFull, PoolFull, QueueTimeout, NoEndpoint, ShuttingDown,
+		FlowFull, BandFull, PoolFull, Shed, QueueTimeout, NoEndpoint, ShuttingDown,
 		UpstreamRefused, ContextTooLong, StoreDown, Internal:
 		return Effect{}
 	default:
@@ -59,8 +59,10 @@ func refusalCause(r scheduler.Reason) Cause {
 		return FlowFull
 	case scheduler.BandFull:
 		return BandFull
-	case scheduler.PoolFull, scheduler.ShedLoad:
-		return PoolFull // to the caller, shed is full: come later
+	case scheduler.PoolFull:
+		return PoolFull
+	case scheduler.ShedLoad:
+		return Shed
 	case scheduler.QueueTimeout:
 		return QueueTimeout
 	case scheduler.NoEndpoints:

@@ -34,6 +34,7 @@ func allCauses() map[Cause]struct {
 		FlowFull:        ours,
 		BandFull:        ours,
 		PoolFull:        ours,
+		Shed:            ours,
 		QueueTimeout:    ours,
 		NoEndpoint:      ours,
 		ShuttingDown:    ours,
@@ -74,7 +75,7 @@ func TestEveryCauseHasItsEffect(t *testing.T) {
 func TestRefusalsOfTheSchedulerHaveTheirCauses(t *testing.T) {
 	t.Parallel()
 	for reason, want := range map[scheduler.Reason]Cause{
-		scheduler.FlowFull: FlowFull, scheduler.BandFull: BandFull, scheduler.PoolFull: PoolFull, scheduler.ShedLoad: PoolFull,
+		scheduler.FlowFull: FlowFull, scheduler.BandFull: BandFull, scheduler.PoolFull: PoolFull, scheduler.ShedLoad: Shed,
 		scheduler.QueueTimeout: QueueTimeout, scheduler.NoEndpoints: NoEndpoint, scheduler.ShuttingDown: ShuttingDown,
 		scheduler.Cancelled: ClientGone, scheduler.Internal: Internal, "new": Internal,
 	} {

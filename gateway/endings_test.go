@@ -114,6 +114,7 @@ func TestEveryEnding(t *testing.T) {
 		{name: "limits that can't be asked", steps: []step{die}, house: func(h *house) { h.limits = nil }, cause: gateway.LimitsUnknown},
 		{name: "a full flow", steps: []step{die}, house: refuse(scheduler.FlowFull), cause: gateway.FlowFull},
 		{name: "a full band", steps: []step{die}, house: refuse(scheduler.BandFull), cause: gateway.BandFull},
+		{name: "a low band shed", steps: []step{die}, house: refuse(scheduler.ShedLoad), cause: gateway.Shed},
 		{name: "a full pool", steps: []step{die}, house: refuse(scheduler.PoolFull), cause: gateway.PoolFull},
 		{name: "too long in the queue", steps: []step{die}, house: refuse(scheduler.QueueTimeout), cause: gateway.QueueTimeout},
 		{name: "no endpoint", steps: []step{die}, house: refuse(scheduler.NoEndpoints), cause: gateway.NoEndpoint},

@@ -59,6 +59,10 @@ type Config struct {
 	ProbeTimeout  time.Duration // for asking after an endpoint that reset (2 s)
 	SuspectFor    time.Duration // how long a request is refused that took an endpoint down (60 s)
 
+	// FairnessIDs is how many of them metrics may show (1,000); a negative
+	// number shows none.
+	FairnessIDs int
+
 	// Dial connects to engines (a plain net.Dialer).
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
@@ -70,6 +74,7 @@ func (c Config) withDefaults() Config {
 	c.SettleTimeout = cmp.Or(c.SettleTimeout, 10*time.Second)
 	c.ProbeTimeout = cmp.Or(c.ProbeTimeout, 2*time.Second)
 	c.SuspectFor = cmp.Or(c.SuspectFor, time.Minute)
+	c.FairnessIDs = cmp.Or(c.FairnessIDs, 1000)
 	return c
 }
 
@@ -83,21 +88,27 @@ type Gateway struct {
 	suspects *suspects
 	metrics  *metrics
 	waiters  *waiters
+	epp      *epp
 	buffers  sync.Pool // *[]byte, for what is sent to callers
 }
 
 // New makes a Gateway.
 func New(log *slog.Logger, deps Deps, cfg Config) *Gateway {
 	cfg = cfg.withDefaults()
-	return &Gateway{
+	g := &Gateway{
 		log: log, deps: deps, cfg: cfg,
 		engines:  newEngines(cfg),
 		retries:  newRetryBudget(),
 		suspects: newSuspects(cfg.SuspectFor),
 		metrics:  newMetrics(deps.Metrics),
 		waiters:  newWaiters(),
+		epp:      newEPP(deps.Metrics, max(cfg.FairnessIDs, 0)),
 		buffers:  sync.Pool{New: func() any { return new([]byte) }},
 	}
+	if deps.Metrics != nil {
+		deps.Metrics.MustRegister(newQueueGauges(g.waiters, g.epp))
+	}
+	return g
 }
 
 // Close gives back idle connections to engines. Exchanges that still run end

@@ -22,7 +22,9 @@ func (x *exchange) schedule(ctx context.Context) *Error {
 	x.g.waiters.add(&x.place)
 	defer x.g.waiters.remove(&x.place)
 	lease, err := x.queue.Schedule(ctx, request)
-	x.queued += time.Since(begin)
+	waited := time.Since(begin)
+	x.queued += waited
+	x.g.epp.waited(x.place.series, outcomeOf(ctx, err), waited)
 	if err != nil {
 		return x.refusal(ctx, err)
 	}
@@ -66,6 +68,9 @@ func (x *exchange) waiter(r *scheduler.Request, now time.Time) waiter {
 			Band: x.band, Tier: x.tier, Since: x.queuedAt,
 		},
 		owner: owner{c.Principal.Tenant, c.Principal.Project},
+		series: x.g.epp.series(seriesKey{
+			fairness: r.Flow.FairnessID, pool: x.pool.Name, model: x.model.Name, target: r.Model, priority: r.Flow.Band,
+		}),
 		queue: x.queue, attempt: r.ID, began: now, before: x.queued, bytes: len(x.body),
 	}
 }

@@ -46,6 +46,9 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 		x.g.retries.earn(x.pool.Name)
 	}
 	x.g.metrics.observe(x, r)
+	if s := x.place.series; s != nil {
+		x.g.epp.ended(s, &r, x.place.bytes)
+	}
 	x.report(ctx, r, failure)
 	if cause == Success {
 		return failure

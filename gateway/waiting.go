@@ -38,6 +38,7 @@ type waiter struct {
 	began    time.Time     // to wait, this time
 	before   time.Duration // waited by earlier attempts
 	bytes    int           // of its body
+	series   *series       // what metrics call it
 	inSet    bool
 	old, new *waiter // its neighbours: those of the owner that came before and after it
 }
