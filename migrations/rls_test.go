@@ -31,6 +31,9 @@ func samples() []sample {
 		{"audit", `
 			INSERT INTO audit (tenant_id, id, actor, action, target)
 			VALUES ($1, $1 || $2, 'sample', 'sample', 'sample')`},
+		{"data_keys", `
+			INSERT INTO data_keys (tenant_id, version, wrapped)
+			VALUES ($1, $2::text::integer, 'sample')`},
 		{"receipt_ids", `
 			INSERT INTO receipt_ids (tenant_id, request_id, settled_at)
 			VALUES ($1, 'req_' || $1 || $2, now())`},
