@@ -34,6 +34,21 @@ func samples() []sample {
 		{"data_keys", `
 			INSERT INTO data_keys (tenant_id, version, wrapped)
 			VALUES ($1, $2::text::integer, 'sample')`},
+		{"conversations", `
+			INSERT INTO conversations (tenant_id, id, project_id, metadata)
+			VALUES ($1, 'conv_' || $1 || $2, '', '')`},
+		{"conversation_items", `
+			INSERT INTO conversation_items (tenant_id, conversation_id, position, item_id, kind, content)
+			VALUES ($1, 'conv_' || $1 || '1', $2::text::bigint, 'msg_1', 'message', '')`},
+		{"responses", `
+			INSERT INTO responses (tenant_id, id, project_id, key_id, root, turn, status, model, background, streamed, object, created_at)
+			VALUES ($1, 'resp_' || $1 || $2, '', '', '', 1, 'completed', '', false, false, '', now())`},
+		{"response_items", `
+			INSERT INTO response_items (tenant_id, response_id, position, output, item_id, kind, content)
+			VALUES ($1, 'resp_' || $1 || '1', $2::text::integer, false, 'msg_1', 'message', '')`},
+		{"chat_completions", `
+			INSERT INTO chat_completions (tenant_id, id, project_id, model, messages, object, created_at)
+			VALUES ($1, 'chatcmpl_' || $1 || $2, '', '', '', '', now())`},
 		{"receipt_ids", `
 			INSERT INTO receipt_ids (tenant_id, request_id, settled_at)
 			VALUES ($1, 'req_' || $1 || $2, now())`},

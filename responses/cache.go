@@ -1,0 +1,85 @@
+package responses
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/maypok86/otter/v2"
+
+	"weir/tenants"
+)
+
+// historyCache keeps chains that were used lately, so that a turn costs what is
+// new in it. A chain never changes once its last response has ended; whether it
+// may still be read is asked every time.
+type historyCache struct {
+	chains *otter.Cache[chainKey, *History] // nil: none
+}
+
+// chainKey has the owner in it: nobody finds another's chain.
+type chainKey struct {
+	owner Owner
+	id    string
+}
+
+func newHistoryCache(bytes int) *historyCache {
+	if bytes <= 0 {
+		return &historyCache{}
+	}
+	chains, err := otter.New(&otter.Options[chainKey, *History]{
+		MaximumWeight: uint64(bytes),
+		Weigher: func(_ chainKey, h *History) uint32 {
+			n := 256
+			for _, it := range h.Items {
+				n += len(it.JSON) + 96
+			}
+			return uint32(min(n, 1<<31)) //nolint:gosec // bounded
+		},
+	})
+	if err != nil { // only for options that contradict each other
+		return &historyCache{}
+	}
+	return &historyCache{chains: chains}
+}
+
+func (c *historyCache) put(o Owner, id string, h *History) {
+	if c.chains != nil {
+		c.chains.Set(chainKey{o, id}, h)
+	}
+}
+
+func (c *historyCache) get(o Owner, id string) *History {
+	if c.chains == nil {
+		return nil
+	}
+	h, _ := c.chains.GetIfPresent(chainKey{o, id})
+	return h
+}
+
+// remembered is the chain from memory, if it is there and may be read; nil
+// where it has to be loaded.
+func (p *Postgres) remembered(ctx context.Context, o Owner, id string) (*History, error) {
+	h := p.cache.get(o, id)
+	if h == nil {
+		return nil, nil //nolint:nilnil // nothing remembered is no error
+	}
+	var readable bool
+	err := tenants.InTenant(ctx, p.app, o.Tenant, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `
+			SELECT true
+			  FROM responses
+			 WHERE tenant_id = $1 AND id = $2 AND project_id = $3
+			   AND deleted_at IS NULL AND (expires_at IS NULL OR expires_at > now())`,
+			o.Tenant, id, o.Project).Scan(&readable)
+	})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, ErrNotFound
+	case err != nil:
+		return nil, fmt.Errorf("look for %s: %w", id, err)
+	default:
+		return h, nil
+	}
+}
