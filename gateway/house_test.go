@@ -51,7 +51,7 @@ func build(tb testing.TB, urls []string, options ...func(*house)) *house {
 		endpoints = append(endpoints, fmt.Sprintf("{id: e%d, url: %q, engine: sim, api_key_env: ENGINE_KEY}", i+1, u))
 	}
 	doc, _, err := catalogue.Parse([]byte(`apiVersion: weir/v1
-bands: [{name: standard, priority: 0}, {name: fast, priority: 10}]
+bands: [{name: standard, priority: 0}, {name: fast, priority: 10}, {name: spare, priority: -10}]
 pools: [{name: main, endpoints: [` + strings.Join(endpoints, ", ") + `]}]
 models:
   - name: pub
