@@ -22,10 +22,13 @@ func (x *exchange) attempt(ctx context.Context) *Error {
 	x.meter.reset()
 	x.out.prepare(Head{Stream: x.call.Stream, QueueTime: x.queued, Band: x.band, Tier: x.tier, Limit: x.limit})
 
-	d := &delivery{}
+	d, tried := &delivery{}, len(x.exclude)
 	err := x.forward(ctx, d)
 	if err == nil {
 		return nil
+	}
+	if err.Cause == Evicted {
+		x.exclude = x.exclude[:tried] // the endpoint did nothing wrong
 	}
 	result := err.Cause.result()
 	if err.Cause == UpstreamReset && d.written.Load() {

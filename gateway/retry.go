@@ -13,8 +13,9 @@ import (
 // more, as long as the caller has seen no byte, within the pool's budget, and
 // at an endpoint that the exchange has not been at: one that has just failed
 // would fail again, and a request that broke an engine must not meet it twice.
-// The one way back to the same endpoint is not a retry: engines.post resends
-// what the engine provably never read.
+// An evicted request may go back, since the endpoint did nothing wrong. The one
+// other way to the same endpoint is not a retry: engines.post resends what the
+// engine provably never read.
 
 const (
 	maxAttempts = 2
