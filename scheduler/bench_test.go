@@ -1,6 +1,8 @@
 package scheduler_test
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"testing"
 
@@ -27,8 +29,10 @@ func pool(b *testing.B, endpoints, maxConcurrency int) *scheduler.Embedded {
 	return e
 }
 
-// BenchmarkDecision is a request that need not wait, and its end, in a pool
-// that is half full.
+// BenchmarkDecision is a request with a prompt of 8,000 tokens that need not
+// wait, its first token and its end, in a pool that is half full. The prompts
+// are turns of 100 conversations under one system prompt, each three quarters
+// of what came before and a quarter that is new.
 func BenchmarkDecision(b *testing.B) {
 	for _, endpoints := range []int{10, 100, 1000, 17_000} {
 		for _, flows := range []int{1, 100, 10_000} {
@@ -38,23 +42,45 @@ func BenchmarkDecision(b *testing.B) {
 				for i := range names {
 					names[i] = fmt.Sprintf("flow-%d", i)
 				}
+				turn := conversations()
+				request := func(i int) scheduler.Request {
+					r := of(names[i%flows])
+					r.Prompt, r.InputTokens = turn(i), 8000
+					return r
+				}
 				for i := range 2 * endpoints {
-					if _, err := e.Schedule(b.Context(), of(names[i%flows])); err != nil {
+					if _, err := e.Schedule(b.Context(), request(i)); err != nil {
 						b.Fatal(err)
 					}
 				}
 				b.ReportAllocs()
 				i := 0
 				for b.Loop() {
-					l, err := e.Schedule(b.Context(), of(names[i%flows]))
+					l, err := e.Schedule(b.Context(), request(i))
 					if err != nil {
 						b.Fatal(err)
 					}
-					l.End(scheduler.Outcome{InputTokens: 10, OutputTokens: 10})
+					l.Observe(scheduler.Progress{Kind: scheduler.FirstToken})
+					l.End(scheduler.Outcome{InputTokens: 2000, CachedTokens: 6000, OutputTokens: 10})
 					i++
 				}
 			})
 		}
+	}
+}
+
+// conversations returns what makes the i-th prompt, of 32,000 bytes. Making
+// one takes a few bytes' writing, so that it hardly counts.
+func conversations() func(i int) [][]byte {
+	const n = 100
+	system := bytes.Repeat([]byte("system"), 1000)
+	histories, last := make([][]byte, n), make([]byte, 8000)
+	for i := range histories {
+		histories[i] = bytes.Repeat([]byte{byte(i)}, 18_000)
+	}
+	return func(i int) [][]byte {
+		binary.LittleEndian.PutUint64(last, uint64(i))
+		return [][]byte{system, histories[i%n], last}
 	}
 }
 

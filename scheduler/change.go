@@ -24,12 +24,13 @@ func (e *Embedded) configure(cfg Config, now time.Time) {
 		e.chance = rand.New(rand.NewPCG(e.cfg.Seed, 0)) //nolint:gosec // chance that can be repeated
 		e.seed = e.cfg.Seed
 	}
+	e.fleet.configure(&e.cfg)
 	e.equip(now)
 }
 
 // equip takes the endpoints as they were given.
 func (e *Embedded) equip(now time.Time) {
-	e.fleet.set(e.given, e.cfg.MaxConcurrency)
+	e.fleet.set(e.given, now)
 	e.gauge.reset(&e.cfg, &e.fleet, now)
 }
 
@@ -64,7 +65,7 @@ func (e *Embedded) SetLoad(id string, l Load) {
 	l.Waiting, l.Running = max(l.Waiting, 0), max(l.Running, 0)
 	e.change(func(now time.Time) {
 		if p := e.fleet.byID[id]; p != nil {
-			p.load = l
+			e.fleet.loaded(p, l)
 			e.gauge.update(p, now)
 		}
 	})

@@ -41,7 +41,7 @@ func (e *Embedded) direct(b *band, f *flow, r *Request, now time.Time) (*lease, 
 		e.wakeAt(e.cycle.again, now)
 		return nil, e.without(HeldByCeiling)
 	}
-	c, again := e.pick(r, now)
+	c, again := e.fleet.pick(r, now)
 	if len(c.endpoints) == 0 {
 		e.wakeAt(again, now)
 		return nil, e.without(HeldByEndpoints)
@@ -88,7 +88,7 @@ func (e *Embedded) dispatch(now time.Time) {
 			e.holdBack(now)
 			return
 		}
-		c, again := e.pick(&w.request, now)
+		c, again := e.fleet.pick(&w.request, now)
 		if len(c.endpoints) == 0 {
 			w.held = e.without(HeldByEndpoints)
 			e.wakeAt(again, now)
@@ -158,14 +158,4 @@ func (e *Embedded) refused(r *Request, b *band, came arrival, held Hold, reason 
 		d.held, d.refused, d.ceiling = held, reason, b.ceiling
 		d.saturation, _ = e.gauge.saturation(now)
 	}
-}
-
-// pick chooses where the request goes.
-func (e *Embedded) pick(r *Request, now time.Time) (c choice, again time.Time) {
-	p, again := e.fleet.pick(r.Exclude, now)
-	if p != nil {
-		c.endpoints = append(e.picked[:0], p)
-		e.picked = c.endpoints
-	}
-	return c, again
 }

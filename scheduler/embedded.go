@@ -35,7 +35,6 @@ type Embedded struct {
 	cycle     cycle
 	cycles    Timing           // of looks for an endpoint
 	admit     func(*band) bool // is admits
-	picked    []*endpoint      // of the last pick
 	wake      *time.Timer      // runs when something may go that waits
 	waking    time.Time        // when it fires; zero: it is stopped
 	spare     []*waiter        // to be reused: a waiter has a channel and a timer
@@ -77,7 +76,9 @@ func (e *Embedded) Schedule(ctx context.Context, r Request) (Lease, error) {
 	if ctx.Err() != nil {
 		return nil, cancelled(ctx)
 	}
+	r.chain, r.Prompt = e.fleet.hasher.Load().chain(&r), nil
 	l, w, refusal := e.enter(&r)
+	e.fleet.free(r.chain) // unless the waiter or the lease has it
 	switch {
 	case refusal != nil:
 		return nil, refusal
@@ -115,6 +116,7 @@ func (e *Embedded) enter(r *Request) (*lease, *waiter, *Refusal) {
 	}
 	w := e.waiter()
 	w.request, w.entered, w.queuedAt = *r, now, r.QueuedAt
+	r.chain = nil
 	w.came, w.held = came, held
 	if w.queuedAt.IsZero() || w.queuedAt.After(now) {
 		w.queuedAt = now

@@ -424,15 +424,22 @@ func TestStateTellsWhatWaitsAndRuns(t *testing.T) {
 
 //nolint:paralleltest // allocations of other tests would be counted
 func TestFastPathAllocatesTheLeaseAlone(t *testing.T) {
-	e := healthy(t, scheduler.Config{}, endpoint("a", 8), endpoint("b", 8))
+	const remembered = 16
+	e := healthy(t, scheduler.Config{Decisions: remembered}, endpoint("a", 8), endpoint("b", 8))
 	ctx, r := t.Context(), of("f")
-	got := testing.AllocsPerRun(100, func() {
+	r.Prompt = [][]byte{make([]byte, 10_000)}
+	decide := func() {
 		l, err := e.Schedule(ctx, r)
 		if err != nil {
 			t.Fatal(err)
 		}
+		l.Observe(scheduler.Progress{Kind: scheduler.FirstToken})
 		l.End(scheduler.Outcome{Result: scheduler.Completed, InputTokens: 10, OutputTokens: 10})
-	})
+	}
+	for range 2 * remembered { // what is kept of a decision is kept in the place of an older one
+		decide()
+	}
+	got := testing.AllocsPerRun(100, decide)
 	if got > 2 { // the lease, and the request that it was made from
 		t.Errorf("%v allocations for a decision, want at most 2", got)
 	}

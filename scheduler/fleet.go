@@ -2,117 +2,177 @@ package scheduler
 
 import (
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // endpoint is a model server, the leases that it holds and what is known of
-// its health. How much runs on it is the size of live, never a counter.
+// it. How much runs on it is the size of live, never a counter.
 type endpoint struct {
 	Endpoint
 	condition
+	prefill
 
-	load    Load     // what it last said of itself; zero: nothing
+	pace  pace
+	cache shelf
+	tells bool // whether it ever told how much of a prompt was cached
+
+	load   Load      // what it last said of itself; zero: nothing
+	since  time.Time // when the pool got it
+	coldAt uint32    // when it last got a prompt of which nobody had anything
+
 	targets []Target // what its leases hand out; shared, so never changed
 	live    map[*lease]struct{}
 	tokens  int // that its leases count for, in sum
 	share   share
 }
 
-// room reports whether the endpoint may take one more lease now; if not, again
-// says when that may change by the mere passing of time.
-func (p *endpoint) room(now time.Time) (ok bool, again time.Time) {
-	if p.Draining {
-		return false, time.Time{}
-	}
-	limit, again := p.limit(p.MaxConcurrency, now)
-	return len(p.live) < limit, again
+// prefill is the prompt work of an endpoint that is not done: that of its live
+// leases which have shown no token yet.
+type prefill struct {
+	pending int    // uncached tokens; the sum of its leases' work
+	busy    uint32 // the index's clock when it last began to have some
+	unseen  int    // live leases that it got since it last told its load
+	scrape  int    // counts the loads that it told
 }
 
-// present reports whether the pool counts on the endpoint: one that is
-// draining or found dead is not worth waiting for.
-func (p *endpoint) present() bool { return !p.Draining && p.health != Unhealthy }
-
-// fleet is the endpoints of a pool.
+// fleet is the endpoints of a pool, and how one of them is picked.
 type fleet struct {
 	endpoints []*endpoint
 	byID      map[string]*endpoint // the same
 	leaving   []*endpoint          // removed, with leases still live
 	next      int                  // where the next pick begins to look, so that ties rotate
+
+	maxConcurrency int
+	profile        profile
+	prefix         prefixIndex
+	blockTokens    int
+	hasher         atomic.Pointer[hasher]
+	chains         sync.Pool
+	bindings       bindings
+	speed          speed
+	sheet          sheet
 }
 
-// set replaces the endpoints. What stays keeps its leases and its health; one
-// whose URL changed is another server.
-func (f *fleet) set(endpoints []Endpoint, maxConcurrency int) {
+// configure takes the settings that picking has. The endpoints are to be set
+// anew after it.
+func (f *fleet) configure(cfg *Config) {
+	f.maxConcurrency = cfg.MaxConcurrency
+	f.profile = compile(cfg.Profile, cfg.Seed)
+	f.bindings.ttl = cfg.Profile.Session.ttl()
+	f.sheet.record = cfg.Decisions > 0
+	f.blockTokens = 0 // so that blocks are cut anew
+}
+
+// set replaces the endpoints. What stays keeps its leases, its health and what
+// is known of its cache; one whose URL changed is another server.
+func (f *fleet) set(endpoints []Endpoint, now time.Time) {
 	type server struct{ id, url string }
 	old := map[server]*endpoint{}
 	for _, p := range slices.Concat(f.leaving, f.endpoints) {
 		old[server{p.ID, p.URL}] = p
 	}
-	*f = fleet{byID: make(map[string]*endpoint, len(endpoints))}
+	f.endpoints, f.leaving, f.next, f.byID = nil, nil, 0, make(map[string]*endpoint, len(endpoints))
 	for _, e := range endpoints {
 		if f.byID[e.ID] != nil {
 			continue // ids are unique; the first one counts
 		}
 		if e.MaxConcurrency <= 0 {
-			e.MaxConcurrency = maxConcurrency
+			e.MaxConcurrency = f.maxConcurrency
 		}
 		p := old[server{e.ID, e.URL}]
 		if p == nil {
 			p = &endpoint{
 				targets: []Target{{Endpoint: e.ID, URL: e.URL}},
 				live:    map[*lease]struct{}{},
+				since:   now,
 			}
 		}
 		delete(old, server{e.ID, e.URL})
 		p.Endpoint = e
+		if p.cache.number == 0 {
+			f.prefix.join(&p.cache)
+		}
 		f.endpoints = append(f.endpoints, p)
 		f.byID[e.ID] = p
 	}
 	for _, p := range old {
 		p.Draining = true
+		f.prefix.leave(&p.cache)
 		if len(p.live) > 0 {
 			f.leaving = append(f.leaving, p)
 		}
 	}
+	f.rate()
+	f.measure()
 }
 
-// pick returns the least loaded endpoint with room, by the part of its limit
-// that is taken; an excluded one only if no other has room. When none has, it
-// returns nil and when time alone may change that (zero: it won't).
-//
-// It looks at every endpoint: a scan of a few microseconds at a thousand
-// endpoints leaves nothing to keep in order when loads change.
-func (f *fleet) pick(exclude []string, now time.Time) (best *endpoint, again time.Time) {
-	n, bestAt, bestExcluded := len(f.endpoints), 0, false
-	for i := range n {
-		at := f.next + i
-		if at >= n {
-			at -= n
+// rate sets what is expected of each endpoint's speed before it shows any: what
+// the operator says, else that it goes with how much it may hold.
+func (f *fleet) rate() {
+	said, speeds, caps := 0, 0.0, 0.0
+	for _, p := range f.endpoints {
+		if p.Speed > 0 {
+			said, speeds = said+1, speeds+p.Speed
 		}
-		p := f.endpoints[at]
-		ok, later := p.room(now)
-		if !ok {
-			if !later.IsZero() && (again.IsZero() || later.Before(again)) {
-				again = later
-			}
-			continue
-		}
-		excluded := len(exclude) > 0 && slices.Contains(exclude, p.ID)
-		if best == nil || better(p, excluded, best, bestExcluded) {
-			best, bestAt, bestExcluded = p, at, excluded
-		}
+		caps += float64(p.MaxConcurrency)
 	}
-	if best != nil {
-		f.next = (bestAt + 1) % n
+	for _, p := range f.endpoints {
+		switch {
+		case p.Speed > 0:
+			p.pace.prior = speeds / float64(said) / p.Speed
+		case said > 0:
+			p.pace.prior = 1
+		default:
+			p.pace.prior = caps / float64(len(f.endpoints)) / float64(p.MaxConcurrency)
+		}
+		p.pace.fade(p.pace.at, 0)
 	}
-	return best, again
 }
 
-func better(a *endpoint, aExcluded bool, b *endpoint, bExcluded bool) bool {
-	if aExcluded != bExcluded {
-		return bExcluded
+// measure sets how large the endpoints' caches are, and of what blocks.
+func (f *fleet) measure() {
+	cfg := f.profile.prefix
+	tokens := cfg.BlockTokens
+	if tokens <= 0 {
+		tokens = minBlockTokens
+		for _, p := range f.endpoints {
+			tokens = max(tokens, p.load.BlockSize)
+		}
 	}
-	return len(a.live)*b.MaxConcurrency < len(b.live)*a.MaxConcurrency
+	if tokens != f.blockTokens { // nothing that is known fits any more
+		f.blockTokens = tokens
+		f.hasher.Store(newHasher(cfg, tokens, &f.chains))
+		for _, p := range f.endpoints {
+			f.prefix.clear(&p.cache)
+		}
+	}
+	most := maxEntries / max(len(f.endpoints), 1)
+	for _, p := range f.endpoints {
+		capacity := cfg.EndpointBlocks
+		size := tokens
+		if p.load.BlockSize > 0 {
+			size = p.load.BlockSize
+		}
+		switch {
+		case p.CacheBlocks > 0:
+			capacity = p.CacheBlocks * size / tokens
+		case p.load.Blocks > 0:
+			capacity = p.load.Blocks * size / tokens
+		}
+		f.prefix.resize(&p.cache, min(max(capacity, 1), most))
+	}
+}
+
+// loaded takes what an endpoint says of itself.
+func (f *fleet) loaded(p *endpoint, l Load) {
+	resized := l.BlockSize != p.load.BlockSize || l.Blocks != p.load.Blocks
+	p.load, p.unseen = l, 0
+	p.scrape++
+	if resized {
+		f.measure()
+	}
 }
 
 // running is how many leases are live.
@@ -135,11 +195,6 @@ func (f *fleet) serving() bool {
 	return slices.ContainsFunc(f.endpoints, func(p *endpoint) bool { return p.present() && !p.open() })
 }
 
-// release takes a lease off its endpoint.
-func (f *fleet) release(l *lease) {
-	p := l.endpoint
-	delete(p.live, l)
-	if p.Draining && len(p.live) == 0 {
-		f.leaving = slices.DeleteFunc(f.leaving, func(q *endpoint) bool { return q == p })
-	}
-}
+// present reports whether the pool counts on the endpoint: one that is
+// draining or found dead is not worth waiting for.
+func (p *endpoint) present() bool { return !p.Draining && p.health != Unhealthy }

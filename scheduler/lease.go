@@ -17,6 +17,7 @@ type lease struct {
 	queuedAt  time.Time // when its request's first attempt began to wait
 	probation bool      // granted while the endpoint had yet to prove itself
 	victim
+	placed
 
 	output atomic.Int64 // tokens observed so far
 	first  atomic.Bool  // a first token was seen
@@ -86,7 +87,7 @@ func (e *Embedded) end(l *lease, o Outcome) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now, p := e.now(), l.endpoint
-	e.fleet.release(l)
+	e.fleet.release(l, o)
 	p.tokens -= l.tokens
 	l.tokens = 0
 	p.ended(l, o.Result, e.cfg.Breaker, e.cfg.OverloadPause, now)
@@ -113,6 +114,7 @@ func (e *Embedded) began(l *lease) {
 		return // and so released, or about to be
 	}
 	now, p := e.now(), l.endpoint
+	e.fleet.started(l, now)
 	if !e.cfg.Detector.OutputTokens {
 		p.tokens -= l.tokens
 		l.tokens = 0
@@ -155,7 +157,7 @@ func (e *Embedded) grant(c choice, b *band, f *flow, r *Request, came arrival, h
 	}, now)
 	l.tokens = e.tokensOf(r, c.cached)
 	p.tokens += l.tokens
-	p.live[l] = struct{}{}
+	e.fleet.place(l, c, r, now)
 	p.began(l)
 	e.gauge.update(p, now)
 	e.expose(l)

@@ -61,6 +61,8 @@ type Request struct {
 	Reserved int           // tokens of the pool that the flow is guaranteed at once while it wants them; 0: none
 	TTL      time.Duration // shortens the pool's own time limit in the queue; 0 leaves it, a negative one means not to wait
 	Exclude  []string      // endpoints that this request should avoid, if others can take it
+
+	chain *chain // of Prompt
 }
 
 // Target is one place to send a request to.

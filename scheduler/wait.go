@@ -126,6 +126,7 @@ func (e *Embedded) recycle(w *waiter) {
 	case <-w.done:
 	default:
 	}
+	e.fleet.free(w.request.chain)
 	*w = waiter{done: w.done, timer: w.timer}
 	if len(e.spare) < maxSpare {
 		e.spare = append(e.spare, w)

@@ -1,0 +1,60 @@
+package scheduler
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"time"
+)
+
+// profile is a Profile made ready for use.
+type profile struct {
+	filters   []filter
+	scorers   []scorer
+	kind      PickerKind
+	max       int // endpoints to name
+	prefix    PrefixCache
+	slowStart time.Duration
+	chance    *rand.Rand
+}
+
+// compile makes a profile ready. Plugins that it doesn't know are as if they
+// were not there: who takes a Profile from outside asks Unsupported first.
+func compile(p Profile, seed uint64) profile {
+	if len(p.Scorers) == 0 && len(p.Filters) == 0 {
+		p.Scorers = []Scorer{{Kind: WorkScorer, Weight: 1}}
+	}
+	out := profile{
+		kind:      cmp.Or(p.Picker.Kind, MaxScore),
+		max:       max(p.Picker.MaxEndpoints, 1),
+		prefix:    p.Prefix.withDefaults(),
+		slowStart: cmp.Or(p.SlowStart, 10*time.Second),
+		chance:    chance(seed),
+	}
+	for _, x := range p.Filters {
+		if f, ok := newFilter(x); ok {
+			out.filters = append(out.filters, f)
+		}
+	}
+	for _, x := range p.Scorers {
+		if s, ok := newScorer(x); ok {
+			out.scorers = append(out.scorers, s)
+		}
+	}
+	return out
+}
+
+// Unsupported returns the kinds of plugins of the profile that this scheduler
+// doesn't know.
+func (p Profile) Unsupported() (kinds []string) {
+	for _, x := range p.Filters {
+		if _, ok := newFilter(x); !ok {
+			kinds = append(kinds, x.Kind)
+		}
+	}
+	for _, x := range p.Scorers {
+		if _, ok := newScorer(x); !ok {
+			kinds = append(kinds, x.Kind)
+		}
+	}
+	return kinds
+}
