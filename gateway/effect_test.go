@@ -27,6 +27,7 @@ func allCauses() map[Cause]struct {
 		ModelNotFound:   ours,
 		ModelForbidden:  ours,
 		WrongOperation:  ours,
+		PlaceForbidden:  ours,
 		SuspectRequest:  ours,
 		RateLimited:     ours,
 		TooManyAtOnce:   ours,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -24,14 +23,16 @@ type exchange struct {
 	out  *answer
 
 	// From the catalogue, as it was at the start.
-	model    *catalogue.Model
-	pool     *catalogue.Pool
-	prices   *billing.Book
-	queue    scheduler.Scheduler
-	band     string
-	priority int
-	tier     tenants.Tier
-	times    catalogue.Timeouts
+	model  *catalogue.Model
+	pool   *catalogue.Pool
+	prices *billing.Book
+	queue  scheduler.Scheduler
+	// Whether the pool's document has engines told the priority.
+	tellPriority bool
+	band         string
+	priority     int
+	tier         tenants.Tier
+	times        catalogue.Timeouts
 
 	nodes []admission.Node // admitted at; their slots are held until finish
 	limit LimitState
@@ -88,8 +89,10 @@ func (x *exchange) resolve() *Error {
 	snap, p := x.g.deps.Catalogue.Snapshot(), x.call.Principal
 	m, ok := snap.Lookup(x.call.Model)
 	switch {
-	case !ok || !m.Sold(x.call.ReceivedAt):
+	case !ok:
 		return &Error{Cause: ModelNotFound, Param: "model", Message: unknownModel(x.call.Model)}
+	case !m.Sold(x.call.ReceivedAt):
+		return &Error{Cause: ModelNotFound, Param: "model", Message: fmt.Sprintf("The model %q was shut down on %s.", m.Name, m.ShutdownDate.UTC().Format(time.DateOnly))}
 	case !p.MayUse(m.Name):
 		return &Error{Cause: ModelForbidden, Param: "model"}
 	case !slices.Contains(m.Operations, string(x.call.Operation)):
@@ -107,15 +110,8 @@ func (x *exchange) resolve() *Error {
 	if x.priority, ok = snap.Band(x.band); !ok {
 		return &Error{Cause: Internal, Err: fmt.Errorf("plan %s names no known band for tier %s", p.Plan.Name, asked)}
 	}
-	name := route(m.Routes)
-	if x.pool, ok = snap.Pool(name); !ok {
-		return &Error{Cause: NoEndpoint, Err: fmt.Errorf("model %s: no pool %q", m.Name, name)}
-	}
-	if x.queue, ok = x.g.deps.Pools.Scheduler(name); !ok {
-		return &Error{Cause: NoEndpoint, Err: fmt.Errorf("pool %s has no scheduler yet", name)}
-	}
 	x.meter.prompt = x.promptEstimate()
-	return nil
+	return x.takeRoute(snap)
 }
 
 // unknownModel names a model that isn't there, as the caller spelled it.
@@ -143,24 +139,6 @@ func limits(t catalogue.Timeouts) catalogue.Timeouts {
 		}
 	}
 	return t
-}
-
-// route picks one of a model's routes by weight; "" when there is none.
-func route(routes []catalogue.Route) string {
-	total := 0
-	for _, r := range routes {
-		total += max(r.Weight, 1)
-	}
-	if total == 0 {
-		return ""
-	}
-	at := rand.N(total) //nolint:gosec // a share of load is no secret
-	for _, r := range routes {
-		if at -= max(r.Weight, 1); at < 0 {
-			return r.Pool
-		}
-	}
-	return ""
 }
 
 // promptEstimate counts about four characters a token.

@@ -86,6 +86,7 @@ type Gateway struct {
 	engines  *engines
 	retries  *retryBudget
 	suspects *suspects
+	router   *router
 	metrics  *metrics
 	waiters  *waiters
 	epp      *epp
@@ -100,6 +101,7 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Gateway {
 		engines:  newEngines(cfg),
 		retries:  newRetryBudget(),
 		suspects: newSuspects(cfg.SuspectFor),
+		router:   &router{},
 		metrics:  newMetrics(deps.Metrics),
 		waiters:  newWaiters(),
 		epp:      newEPP(deps.Metrics, max(cfg.FairnessIDs, 0)),

@@ -21,7 +21,28 @@ const (
 const (
 	maxReserved   = 1_000_000_000 // tokens
 	maxTTFTMillis = 3_600_000     // an hour
+	maxRegions    = 100
 )
+
+// How a pool keeps tenants apart: proven to, or by serving only one. A pool
+// that says neither has not been examined.
+const (
+	IsolationVerified     = "verified"
+	IsolationSingleTenant = "single-tenant"
+)
+
+// KnownIsolation reports whether a pool or a plan may say it.
+func KnownIsolation(s string) bool {
+	return s == "" || s == IsolationVerified || s == IsolationSingleTenant
+}
+
+// Isolates reports whether what a pool has is at least what a plan wants.
+func Isolates(has, wants string) bool {
+	return wants == "" || has == IsolationSingleTenant || has == wants
+}
+
+// regions is the list as the database wants it, never null.
+func regions(r []string) []string { return append([]string{}, r...) }
 
 // Validate joins all that is wrong with the plan's own values. Whether its
 // bands exist is the catalogue's question.
@@ -56,6 +77,12 @@ func (p Plan) Validate() error {
 	}
 	if p.RetentionDays < 0 {
 		complain("retention_days: %d, want 0 or more", p.RetentionDays)
+	}
+	if len(p.Regions) > maxRegions || slices.Contains(p.Regions, "") {
+		complain("regions: name at most %d, or leave them out", maxRegions)
+	}
+	if !KnownIsolation(p.Isolation) {
+		complain("isolation: %q, want %s or %s, or nothing", p.Isolation, IsolationVerified, IsolationSingleTenant)
 	}
 	if p.ReservedTokens < 0 || p.ReservedTokens > maxReserved {
 		complain("reserved_tokens: %d, want 0 to %d", p.ReservedTokens, maxReserved)
@@ -104,7 +131,7 @@ type Querier interface {
 // LoadPlans returns all plans by name.
 func LoadPlans(ctx context.Context, q Querier) (map[string]Plan, error) {
 	rows, err := q.Query(ctx, `
-		SELECT name, bands, weight, fairness, limits, key_limits, retention_days, reserved_tokens, ttft_ms
+		SELECT name, bands, weight, fairness, limits, key_limits, retention_days, reserved_tokens, ttft_ms, regions, isolation
 		  FROM plans`)
 	if err != nil {
 		return nil, fmt.Errorf("load plans: %w", err)
@@ -112,8 +139,11 @@ func LoadPlans(ctx context.Context, q Querier) (map[string]Plan, error) {
 	plans := make(map[string]Plan)
 	var p Plan
 	_, err = pgx.ForEachRow(rows,
-		[]any{&p.Name, &p.Bands, &p.Weight, &p.Fairness, &p.Limits, &p.KeyLimits, &p.RetentionDays, &p.ReservedTokens, &p.TTFTMillis},
+		[]any{&p.Name, &p.Bands, &p.Weight, &p.Fairness, &p.Limits, &p.KeyLimits, &p.RetentionDays, &p.ReservedTokens, &p.TTFTMillis, &p.Regions, &p.Isolation},
 		func() error {
+			if len(p.Regions) == 0 {
+				p.Regions = nil
+			}
 			plans[p.Name] = p
 			p = Plan{}
 			return nil
@@ -137,15 +167,16 @@ func PutPlans(ctx context.Context, tx pgx.Tx, plans map[string]Plan) error {
 		}
 		_, err := tx.Exec(ctx, `
 			INSERT INTO plans (name, bands, weight, fairness, limits, key_limits, retention_days,
-			                   reserved_tokens, ttft_ms)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+			                   reserved_tokens, ttft_ms, regions, isolation)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 			ON CONFLICT (name) DO UPDATE
 			   SET bands = excluded.bands, weight = excluded.weight, fairness = excluded.fairness,
 			       limits = excluded.limits, key_limits = excluded.key_limits, retention_days = excluded.retention_days,
-			       reserved_tokens = excluded.reserved_tokens, ttft_ms = excluded.ttft_ms
+			       reserved_tokens = excluded.reserved_tokens, ttft_ms = excluded.ttft_ms,
+			       regions = excluded.regions, isolation = excluded.isolation
 			 WHERE plans.* IS DISTINCT FROM excluded.*`,
 			p.Name, p.Bands, p.Weight, p.Fairness, p.Limits, p.KeyLimits, p.RetentionDays,
-			p.ReservedTokens, p.TTFTMillis)
+			p.ReservedTokens, p.TTFTMillis, regions(p.Regions), p.Isolation)
 		if err != nil {
 			return fmt.Errorf("store plan %q: %w", name, err)
 		}

@@ -56,6 +56,11 @@ type Plan struct {
 	Limits        Limits          `yaml:"limits" json:"limits"`                 // of the whole tenant
 	KeyLimits     Limits          `yaml:"key_limits" json:"key_limits"`         // of each key that has none of its own
 	RetentionDays int             `yaml:"retention_days" json:"retention_days"` // of stored responses; 0 stores nothing
+	// Regions are where requests may be served; none is everywhere.
+	Regions []string `yaml:"regions" json:"regions"`
+	// Isolation is what a pool must at least have: nothing, verified or
+	// single-tenant.
+	Isolation string `yaml:"isolation" json:"isolation"`
 	// ReservedTokens is how many tokens of each pool the fairness ID gets at
 	// once while it wants them, whoever else waits in its band; 0 is none.
 	ReservedTokens int `yaml:"reserved_tokens" json:"reserved_tokens"`

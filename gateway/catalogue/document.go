@@ -66,7 +66,9 @@ func (d *Document) complete() {
 		m := &d.Models[i]
 		m.EngineModel = cmp.Or(m.EngineModel, m.Name)
 		for j := range m.Routes {
-			m.Routes[j].Weight = cmp.Or(m.Routes[j].Weight, 1)
+			if r := &m.Routes[j]; r.Canary == 0 && !r.Overflow {
+				r.Weight = cmp.Or(r.Weight, 1)
+			}
 		}
 	}
 	for i := range d.Pools {

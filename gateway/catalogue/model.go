@@ -5,7 +5,10 @@
 package catalogue
 
 import (
+	"slices"
 	"time"
+
+	"weir/tenants"
 )
 
 // Model is a public name and where its requests go.
@@ -29,10 +32,21 @@ func (m *Model) Sold(at time.Time) bool {
 	return m.ShutdownDate == nil || at.Before(*m.ShutdownDate)
 }
 
-// Route is one way to serve a model.
+// Route is one way to serve a model. Their order is that in which they take
+// what others spill.
 type Route struct {
-	Pool   string `yaml:"pool"`
-	Weight int    `yaml:"weight,omitempty"` // share of new chains; 0 counts as 1
+	Pool      string  `yaml:"pool"`
+	Weight    int     `yaml:"weight,omitempty"`     // share of the chains; 0 counts as 1
+	Canary    float64 `yaml:"canary,omitempty"`     // in place of a weight: part of all chains, between 0 and 1; takes no spill
+	Overflow  bool    `yaml:"overflow,omitempty"`   // in place of a weight: takes what others spill, and nothing else
+	SpillWhen *Spill  `yaml:"spill_when,omitempty"` // when the next route takes over; nil: never
+}
+
+// Spill is how busy a pool must be, in one way or the other, before calls go
+// to the next route. Zero is no limit.
+type Spill struct {
+	Saturation float64       `yaml:"saturation,omitempty"` // of the pool, as its detector measures it; 1 is full
+	Wait       time.Duration `yaml:"wait,omitempty"`       // in the pool's queue, as it is expected
 }
 
 // Timeouts bound one exchange. Zero takes the default.
@@ -48,6 +62,7 @@ type Pool struct {
 	Name      string     `yaml:"name"`
 	Region    string     `yaml:"region,omitempty"`
 	Isolation string     `yaml:"isolation,omitempty"` // verified, single-tenant; empty: unverified
+	Tenants   []string   `yaml:"tenants,omitempty"`   // ids of those it serves; empty: all
 	Scheduler Scheduling `yaml:"scheduler,omitempty"`
 	Endpoints []Endpoint `yaml:"endpoints"`
 
@@ -56,6 +71,15 @@ type Pool struct {
 	ScrapeInterval time.Duration `yaml:"scrape_interval,omitempty"` // between two readings of an endpoint's metrics; 200ms
 	APIKeyEnv      string        `yaml:"api_key_env,omitempty"`     // of endpoints that name none
 	CAFile         string        `yaml:"ca_file,omitempty"`         // of endpoints that name none
+}
+
+// Serves reports whether the caller's plan lets its requests go to the pool, and
+// the pool takes the caller's tenant.
+func (p *Pool) Serves(who *tenants.Principal) bool {
+	regions := who.Plan.Regions
+	return (len(p.Tenants) == 0 || slices.Contains(p.Tenants, string(who.Tenant))) &&
+		(len(regions) == 0 || slices.Contains(regions, p.Region)) &&
+		tenants.Isolates(p.Isolation, who.Plan.Isolation)
 }
 
 // Band is a priority level.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"weir/tenants"
 )
 
 // maxTotal bounds an exchange: what is held for one is freed after a day even
@@ -75,8 +77,11 @@ func (d *Document) validatePools(c *complaints) map[string]bool {
 	names := map[string]bool{}
 	for _, p := range d.Pools {
 		c.name("pool", p.Name, names)
-		if !slices.Contains([]string{"", "verified", "single-tenant"}, p.Isolation) {
+		if !tenants.KnownIsolation(p.Isolation) {
 			c.add("pool %s: isolation is %q: write verified or single-tenant, or leave it out", p.Name, p.Isolation)
+		}
+		if p.Isolation == tenants.IsolationSingleTenant && len(p.Tenants) > 1 {
+			c.add("pool %s: isolation is single-tenant, and %d tenants are named", p.Name, len(p.Tenants))
 		}
 		p.Scheduler.validate(c, p.Name, d.Bands)
 		ids, urls := map[string]bool{}, map[string]bool{}
@@ -126,10 +131,9 @@ func (m Model) validate(c *complaints, pools map[string]bool) {
 		if !pools[r.Pool] {
 			c.add("model %s: route to the pool %q, which is not under pools:", m.Name, r.Pool)
 		}
-		if r.Weight < 0 {
-			c.add("model %s: route to %s: weight can't be negative", m.Name, r.Pool)
-		}
+		r.validate(c, m.Name)
 	}
+	m.validateRoutes(c)
 	if min(m.Context, m.MaxOutput) < 0 {
 		c.add("model %s: context_length and max_output_tokens can't be negative", m.Name)
 	}
