@@ -36,7 +36,7 @@ func printExplanations(out io.Writer, known []explanation) error {
 }
 
 func printDecision(w io.Writer, replica string, d gateway.Decision) {
-	fmt.Fprintf(w, "%s at %s\n", d.Request, replica)
+	fmt.Fprintf(w, "%s at %s: %s\n", d.Request, replica, d.Why)
 	model := cmp.Or(strings.Join(d.Models, ", "), d.Model)
 	fmt.Fprintf(w, "  asked for   %s in pool %s, band %s, as %s\n", cmp.Or(model, "a model"), d.Pool, bandOf(d), d.FairnessID)
 	fmt.Fprintf(w, "  came        %s: %d waited in the pool, about %d before it\n", d.EnteredAt.UTC().Format("2006-01-02 15:04:05.000"), d.Queued, d.Ahead)
@@ -46,7 +46,11 @@ func printDecision(w io.Writer, replica string, d gateway.Decision) {
 		fmt.Fprintf(w, "  refused     %s\n", refusedBecause(d.Refused))
 		return
 	}
-	fmt.Fprintf(w, "  went to     %s: %s\n", d.Endpoint, whyThere(d))
+	if d.Considered > 1 {
+		fmt.Fprintf(w, "  went to     %s, the best of %d that could take it\n", d.Endpoint, d.Considered)
+	} else {
+		fmt.Fprintf(w, "  went to     %s, the only one that could take it\n", d.Endpoint)
+	}
 	if len(d.Left) > 0 {
 		var left []string
 		for _, by := range slices.Sorted(maps.Keys(d.Left)) {
@@ -62,18 +66,6 @@ func bandOf(d gateway.Decision) string {
 		return fmt.Sprint(d.Band)
 	}
 	return fmt.Sprintf("%s (%d)", d.BandName, d.Band)
-}
-
-// whyThere is the scheduler's own sentence, or what the figures say.
-func whyThere(d gateway.Decision) string {
-	switch {
-	case d.Why != "":
-		return d.Why
-	case d.Considered <= 1:
-		return "no other could take it"
-	default:
-		return fmt.Sprintf("the best of %d that could take it", d.Considered)
-	}
 }
 
 // printCandidates is the table of scores: each scorer is a column.
@@ -114,7 +106,7 @@ func printWaiting(w io.Writer, replica string, q gateway.Waiting) {
 	fmt.Fprintf(w, "%s waits at %s\n", q.ID, replica)
 	fmt.Fprintf(w, "  asked for   %s in pool %s, band %s\n", q.Model, q.Pool, q.Band)
 	if q.Position == nil {
-		fmt.Fprintf(w, "  waits       since %s\n", round(q.Waited))
+		fmt.Fprintf(w, "  waits       %s so far\n", round(q.Waited))
 		return
 	}
 	fmt.Fprintf(w, "  waits       %s so far, with about %d before it: %s\n", round(q.Waited), q.Position.Ahead, holdInWords(q.Position.Hold))

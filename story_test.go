@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/base64"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -28,6 +29,8 @@ func TestMain(m *testing.M) {
 //	address NAME      put a free loopback address into $NAME
 //	waitfor URL       wait until the URL answers 200
 //	keep NAME         keep the last word of the last output as $NAME
+//	replace OLD NEW FILE              put one text in the place of another
+//	chat URL KEY MODEL NAME           have a short chat and keep its id as $NAME
 func TestStories(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
@@ -42,6 +45,8 @@ func TestStories(t *testing.T) {
 			"address":  storyAddress,
 			"waitfor":  storyWaitFor,
 			"keep":     storyKeep,
+			"replace":  storyReplace,
+			"chat":     storyChat,
 		},
 	})
 }
@@ -93,6 +98,23 @@ func storyWaitFor(ts *testscript.TestScript, _ bool, args []string) {
 		case <-tick.C:
 		}
 	}
+}
+
+func storyReplace(ts *testscript.TestScript, _ bool, args []string) {
+	path := ts.MkAbs(args[2])
+	ts.Check(os.WriteFile(path, []byte(strings.ReplaceAll(ts.ReadFile(args[2]), args[0], args[1])), 0o600))
+}
+
+func storyChat(ts *testscript.TestScript, _ bool, args []string) {
+	res, err := post(context.Background(), args[0]+"/v1/chat/completions", args[1], chatWith(args[2], `"max_tokens":1`))
+	ts.Check(err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	ts.Check(err)
+	if res.StatusCode != http.StatusOK {
+		ts.Fatalf("%s: %s", res.Status, text)
+	}
+	ts.Setenv(args[3], res.Header.Get("X-Request-Id"))
 }
 
 func storyKeep(ts *testscript.TestScript, _ bool, args []string) {
