@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +24,7 @@ import (
 	"weir/gateway/admission"
 	"weir/gateway/catalogue"
 	"weir/migrations"
+	"weir/scheduler/pool/keda"
 	"weir/tenants"
 )
 
@@ -78,6 +80,9 @@ func (p *program) wire(ctx context.Context) error {
 		return err
 	}
 	p.buildGateway(limits, registry)
+	if err := p.buildScaler(ctx); err != nil {
+		return err
+	}
 	p.buildAPI(registry) //nolint:contextcheck // its handlers have the contexts of their requests
 	return nil
 }
@@ -177,6 +182,21 @@ func (p *program) buildGateway(limits admission.Store, registry *prometheus.Regi
 		FairnessIDs: cmp.Or(p.cfg.FairnessIDs, -1),
 	})
 	p.closers = append(p.closers, func() error { p.gateway.Close(); return nil })
+}
+
+// buildScaler answers KEDA where an address is set.
+func (p *program) buildScaler(ctx context.Context) error {
+	if p.cfg.ScalerAddr == "" {
+		return nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", p.cfg.ScalerAddr)
+	if err != nil {
+		return fmt.Errorf("external scaler (WEIR_SCALER_ADDR): %w", err)
+	}
+	p.closers = append(p.closers, func() error { _ = listener.Close(); return nil }) // Serve may have
+	scaler := keda.New(p.fleet.Scales)
+	p.background = append(p.background, func(ctx context.Context) error { return scaler.Serve(ctx, listener) })
+	return nil
 }
 
 func (p *program) buildAPI(registry *prometheus.Registry) {

@@ -45,6 +45,7 @@ type Config struct {
 	TLSKey         string
 	OpsAddr        string
 	OpsToken       Secret
+	ScalerAddr     string   // of KEDA's external scaler; empty: none
 	OpsURLs        []string // of all replicas, for `weir explain`
 	DatabaseURL    Secret   // role weir_app
 	WorkerURL      Secret   // role weir_worker

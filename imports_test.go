@@ -17,7 +17,7 @@ func allowedImports() map[string][]string {
 	return map[string][]string{
 		"weir": {
 			"api", "gateway", "gateway/admission", "gateway/catalogue", "billing", "tenants",
-			"scheduler", "scheduler/pool", "scheduler/enginesim", "migrations", "migrations/pgserver",
+			"scheduler", "scheduler/pool", "scheduler/pool/keda", "scheduler/enginesim", "migrations", "migrations/pgserver",
 		},
 		"api":                     {"api/inference", "gateway", "gateway/catalogue", "billing", "tenants", "scheduler"},
 		"api/inference":           {"api/inference/jsonscan", "gateway", "gateway/catalogue", "tenants"},
@@ -30,6 +30,7 @@ func allowedImports() map[string][]string {
 		"tenants":                 {},
 		"scheduler":               {},
 		"scheduler/pool":          {"scheduler"},
+		"scheduler/pool/keda":     {"scheduler/pool", "scheduler/pool/keda/externalscaler"},
 		"scheduler/pickerconfig":  {"scheduler"},
 		"scheduler/enginesim":     {},
 		"migrations":              {},
@@ -38,6 +39,9 @@ func allowedImports() map[string][]string {
 		"scheduler/schedulertest": {"scheduler"},
 		"gateway/admission/admissiontest": {
 			"gateway/admission",
+		},
+		"scheduler/pool/keda/externalscaler": {
+			// generated
 		},
 		"bench":                      {"migrations", "migrations/pgserver"},
 		"bench/replay":               {"scheduler"},
@@ -51,6 +55,7 @@ func onlyIn() map[string][]string {
 		"github.com/labstack/echo/v4":     {"api"},
 		"github.com/stripe/stripe-go/v79": {"billing/stripesync"},
 		"github.com/redis/go-redis/v9":    {"weir", "gateway/admission", "gateway/admission/admissiontest"},
+		"google.golang.org/grpc":          {"scheduler/pool/keda", "scheduler/pool/keda/externalscaler"},
 		"github.com/spf13/cobra":          {"weir"},
 		"github.com/pressly/goose/v3":     {"migrations"},
 		"github.com/jackc/pgx/v5":         {"weir", "api", "gateway", "gateway/catalogue", "billing", "tenants", "responses", "migrations", "migrations/pgserver", "migrations/pgtest", "bench"},

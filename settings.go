@@ -35,6 +35,7 @@ func settings() []setting {
 			c.OpsURLs, err = parseOpsURLs(v)
 			return err
 		}},
+		{name: "scaler_addr", help: "address for KEDA's external scaler, such as 127.0.0.1:9091; it has no authentication", set: text(func(c *Config) *string { return &c.ScalerAddr })},
 		{name: "database_url", help: "Postgres as weir_app", secret: true, set: hidden(func(c *Config) *Secret { return &c.DatabaseURL })},
 		{name: "worker_database_url", help: "Postgres as weir_worker", secret: true, set: hidden(func(c *Config) *Secret { return &c.WorkerURL })},
 		{name: "owner_database_url", help: "Postgres as the owner of the schema; only `weir migrate` (and `weir dev`) uses it", secret: true, set: hidden(func(c *Config) *Secret { return &c.OwnerURL })},

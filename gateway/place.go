@@ -56,6 +56,18 @@ func mergeLabels(all, found map[string]string) map[string]string {
 	return merged
 }
 
+// Scales is how many endpoints a pool should have, by role; false: there is no
+// such pool.
+func (f *Fleet) Scales(name string) ([]pool.Scale, bool) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	p, ok := f.pools[name]
+	if !ok {
+		return nil, false
+	}
+	return p.watcher.Scales(), true
+}
+
 func scalingOf(p *catalogue.Pool) pool.Scaling {
 	s := p.Scaling
 	if s == nil {
