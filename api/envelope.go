@@ -19,6 +19,7 @@ const (
 	headerQueue           = "X-Weir-Queue-Ms"
 	headerBand            = "X-Weir-Band"
 	headerQueueTTL        = "X-Weir-Queue-Ttl"
+	headerSunset          = "Sunset" // RFC 8594
 	headerCache           = "Cache-Control"
 	headerType            = "Content-Type"
 	headerLength          = "Content-Length"

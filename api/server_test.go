@@ -104,7 +104,8 @@ func newKeyring() *keyring {
 
 // respond answers every exchange with a small document, or three events.
 func respond(_ context.Context, c gateway.Call, s gateway.Sink) error {
-	head := gateway.Head{Stream: c.Stream, Band: "standard", QueueTime: 12 * time.Millisecond, Limit: gateway.LimitState{Requests: 60, RemainingRequests: 59, ResetRequests: time.Second}}
+	shutdown := time.Date(2999, 3, 1, 0, 0, 0, 0, time.UTC)
+	head := gateway.Head{Stream: c.Stream, Shutdown: &shutdown, Band: "standard", QueueTime: 12 * time.Millisecond, Limit: gateway.LimitState{Requests: 60, RemainingRequests: 59, ResetRequests: time.Second}}
 	if err := s.Begin(head); err != nil {
 		return err
 	}
@@ -263,7 +264,7 @@ func TestADocumentCarriesItsHeaders(t *testing.T) {
 	}
 	want := map[string]string{
 		"Content-Type": "application/json", "Cache-Control": "no-store", "Openai-Version": "2020-10-01",
-		"X-Weir-Queue-Ms": "12", "X-Weir-Band": "standard", "X-Weir-Ignored": "user", "X-Request-Id": got.ID,
+		"X-Weir-Queue-Ms": "12", "Sunset": "Fri, 01 Mar 2999 00:00:00 GMT", "X-Weir-Band": "standard", "X-Weir-Ignored": "user", "X-Request-Id": got.ID,
 		"X-Ratelimit-Limit-Requests": "60", "X-Ratelimit-Remaining-Requests": "59", "X-Ratelimit-Reset-Requests": "1s",
 	}
 	for name, value := range want {

@@ -50,6 +50,9 @@ func (k *sink) Begin(head gateway.Head) error {
 		h.Set(headerIgnored, names)
 	}
 	setLimit(h, head.Limit)
+	if head.Shutdown != nil {
+		h.Set(headerSunset, head.Shutdown.UTC().Format(http.TimeFormat))
+	}
 	k.s.setProcessing(k.x)
 	return nil
 }

@@ -20,7 +20,7 @@ var errNoTarget = errors.New("a lease without a target")
 // it.
 func (x *exchange) attempt(ctx context.Context) *Error {
 	x.meter.reset()
-	x.out.prepare(Head{Stream: x.call.Stream, QueueTime: x.queued, Band: x.band, Tier: x.tier, Limit: x.limit})
+	x.out.prepare(Head{Stream: x.call.Stream, QueueTime: x.queued, Band: x.band, Tier: x.tier, Limit: x.limit, Shutdown: x.model.ShutdownDate})
 
 	d, tried := &delivery{}, len(x.exclude)
 	err := x.forward(ctx, d)
@@ -119,10 +119,11 @@ func (x *exchange) post(ctx context.Context, w *watch, d *delivery) (*http.Respo
 		x.endpoint = target.Endpoint
 		x.exclude = append(x.exclude, target.Endpoint)
 		w.wait(ConnectFailed, x.times.Connect)
+		endpoint := x.pool.Endpoint(target.Endpoint)
 		resp, err := x.g.engines.post(ctx, d, destination{
-			target: target, endpoint: x.pool.Endpoint(target.Endpoint), path: x.call.Operation.Path(),
+			target: target, endpoint: endpoint, path: x.call.Operation.Path(),
 			accept: accept, requestID: attemptID(x.call.ID, x.attempts),
-		}, x.lease.Body())
+		}, x.bodyFor(endpoint))
 		switch {
 		case err == nil:
 			return resp, nil

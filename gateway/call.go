@@ -83,6 +83,7 @@ type Head struct {
 	Band      string
 	Tier      tenants.Tier // served
 	Limit     LimitState
+	Shutdown  *time.Time // from when on the model will be gone; nil: not set
 }
 
 // LimitState is what the caller may still do, for x-ratelimit-* headers.
