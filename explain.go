@@ -138,28 +138,34 @@ func askAll(ctx context.Context, addresses []string, token Secret, request strin
 }
 
 func askOne(ctx context.Context, address string, token Secret, request string) (e explanation, err error) {
+	err = askOps(ctx, address, token, "/ops/v1/decisions?request="+url.QueryEscape(request), &e)
+	return e, err
+}
+
+// askOps reads a page of a replica's operators' listener.
+func askOps(ctx context.Context, address string, token Secret, page string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"/ops/v1/decisions?request="+url.QueryEscape(request), http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+page, http.NoBody)
 	if err != nil {
-		return e, err
+		return err
 	}
 	req.Header.Set("Authorization", "Bearer "+token.Reveal())
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	res, err := client.Do(req)
 	if err != nil {
-		return e, err
+		return err
 	}
 	defer res.Body.Close()
 	switch res.StatusCode {
 	case http.StatusOK:
 	case http.StatusUnauthorized:
-		return e, fmt.Errorf("%s refuses the token: WEIR_OPS_TOKEN differs from the replica's", address)
+		return fmt.Errorf("%s refuses the token: WEIR_OPS_TOKEN differs from the replica's", address)
 	default:
-		return e, fmt.Errorf("%s answers %s: is it the operators' listener of this version?", address, res.Status)
+		return fmt.Errorf("%s answers %s: is it the operators' listener of this version?", address, res.Status)
 	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxExplanation)).Decode(&e); err != nil {
-		return e, fmt.Errorf("%s: read its answer: %w", address, err)
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxExplanation)).Decode(into); err != nil {
+		return fmt.Errorf("%s: read its answer: %w", address, err)
 	}
-	return e, nil
+	return nil
 }

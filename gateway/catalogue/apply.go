@@ -32,15 +32,24 @@ var errRollBack = errors.New("dry run")
 // nothing. Two calls at once wait for one another. An error means that nothing
 // was changed; it joins all that is wrong with the document.
 func Apply(ctx context.Context, app *pgxpool.Pool, doc *Document, o Options) (Changes, error) {
+	changes, err := change(ctx, app, o.DryRun, func(tx pgx.Tx) (Changes, error) { return apply(ctx, tx, doc, o.Prune) })
+	if err != nil {
+		return nil, fmt.Errorf("apply catalogue: %w", err)
+	}
+	return changes, nil
+}
+
+// change alters the catalogue, one caller after the other, and announces it.
+func change(ctx context.Context, app *pgxpool.Pool, dryRun bool, alter func(pgx.Tx) (Changes, error)) (Changes, error) {
 	var changes Changes
 	err := pgx.BeginFunc(ctx, app, func(tx pgx.Tx) (err error) {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtext('weir.catalogue'))`); err != nil {
 			return err
 		}
-		if changes, err = apply(ctx, tx, doc, o.Prune); err != nil {
+		if changes, err = alter(tx); err != nil {
 			return err
 		}
-		if o.DryRun {
+		if dryRun {
 			return errRollBack
 		}
 		if len(changes) > 0 {
@@ -49,7 +58,7 @@ func Apply(ctx context.Context, app *pgxpool.Pool, doc *Document, o Options) (Ch
 		return err
 	})
 	if err != nil && !errors.Is(err, errRollBack) {
-		return nil, fmt.Errorf("apply catalogue: %w", err)
+		return nil, err
 	}
 	return changes, nil
 }
