@@ -24,6 +24,7 @@ import (
 	"weir/gateway/admission"
 	"weir/gateway/catalogue"
 	"weir/migrations"
+	"weir/responses"
 	"weir/scheduler/pool/keda"
 	"weir/tenants"
 )
@@ -44,6 +45,8 @@ type program struct {
 	fleet       *gateway.Fleet
 	gateway     *gateway.Gateway
 	limits      *admission.Redis // nil without Redis
+	responses   *responses.Postgres
+	sealer      *responses.Sealer
 	server      *api.Server
 
 	background []func(context.Context) error // run until the last request is over
@@ -83,6 +86,9 @@ func (p *program) wire(ctx context.Context) error {
 	if err := p.buildScaler(ctx); err != nil {
 		return err
 	}
+	if err := p.buildResponses(); err != nil {
+		return err
+	}
 	p.buildAPI(registry) //nolint:contextcheck // its handlers have the contexts of their requests
 	return nil
 }
@@ -92,6 +98,9 @@ func (c *Config) complete() error {
 	var errs []error
 	if err := c.Peppers.Validate(); err != nil {
 		errs = append(errs, errors.New(`WEIR_KEYS_PEPPER is not set; make one with: echo "1:$(openssl rand -base64 32)"`))
+	}
+	if err := c.Masters.Validate(); err != nil {
+		errs = append(errs, errors.New(`WEIR_MASTER_KEYS is not set; make one with: echo "1:$(openssl rand -base64 32)"`))
 	}
 	if len(c.CacheSalt.Reveal()) < minSecret {
 		errs = append(errs, fmt.Errorf("WEIR_CACHE_SALT_SECRET needs %d characters or more; make one with: openssl rand -base64 32", minSecret))
@@ -199,12 +208,27 @@ func (p *program) buildScaler(ctx context.Context) error {
 	return nil
 }
 
+// historyBytes bounds what a replica remembers of chains that were used lately.
+const historyBytes = 128 << 20
+
+func (p *program) buildResponses() error {
+	vault, err := tenants.NewVault(p.app, p.cfg.Masters)
+	if err != nil {
+		return err
+	}
+	if p.sealer, err = responses.NewSealer([]byte(p.cfg.CacheSalt.Reveal())); err != nil {
+		return err
+	}
+	p.responses = responses.NewPostgres(p.app, vault, historyBytes, time.Now)
+	return nil
+}
+
 func (p *program) buildAPI(registry *prometheus.Registry) {
 	p.server = api.New(p.log, api.Deps{
 		Config: api.Config{
 			MaxBody: p.cfg.MaxBody, TrustedProxies: p.cfg.TrustedProxies, OpsToken: p.cfg.OpsToken.Reveal(),
 		},
-		Keys: p.keys, Gateway: p.gateway, Queue: p.gateway,
+		Keys: p.keys, Gateway: p.gateway, Queue: p.gateway, Responses: p.responses, Sealer: p.sealer,
 		Catalogue:  func() api.Catalogue { return p.catalogue.Snapshot() },
 		Registerer: registry, Gatherer: registry,
 		Checks: p.checks(),

@@ -53,6 +53,7 @@ type Config struct {
 	RedisURL       Secret
 	StateDir       string
 	Peppers        tenants.Peppers
+	Masters        tenants.MasterKeys
 	CacheSalt      Secret // HMAC of the engines' cache_salt
 	TrustedProxies []netip.Prefix
 	MaxBody        int64

@@ -129,6 +129,7 @@ func (p *playground) config(path string) (*Config, error) {
 	preset := map[string]string{
 		"WEIR_STATE_DIR":         p.state.dir,
 		"WEIR_KEYS_PEPPER":       p.secret.Pepper,
+		"WEIR_MASTER_KEYS":       p.secret.Master,
 		"WEIR_CACHE_SALT_SECRET": p.secret.CacheSalt,
 		"WEIR_OPS_TOKEN":         p.secret.OpsToken,
 		"WEIR_OPS_ADDR":          "127.0.0.1:0",
@@ -180,6 +181,7 @@ func (p *playground) announce(e *devEngines) error {
 		{"WEIR_WORKER_DATABASE_URL", p.cfg.WorkerURL.Reveal()},
 		{"WEIR_OWNER_DATABASE_URL", p.cfg.OwnerURL.Reveal()},
 		{"WEIR_KEYS_PEPPER", p.secret.Pepper},
+		{"WEIR_MASTER_KEYS", p.secret.Master},
 		{"WEIR_CACHE_SALT_SECRET", p.secret.CacheSalt},
 		{"WEIR_OPS_URL", "http://" + p.cfg.OpsAddr},
 		{"WEIR_OPS_TOKEN", p.secret.OpsToken},

@@ -144,6 +144,7 @@ plans:
     bands: {default: standard, priority: interactive, flex: batch, batch: batch, background: batch}
     weight: 1
     fairness: tenant
+    retention_days: 30
     key_limits: {requests_per_minute: 6000, concurrency: 500}
 models:
   %s

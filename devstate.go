@@ -50,6 +50,7 @@ func (s *devState) close() { _ = s.lock.Close() }
 // machine's playground, and are still kept like the real ones.
 type devSecrets struct {
 	Pepper    string `json:"keys_pepper"`
+	Master    string `json:"master_keys"`
 	CacheSalt string `json:"cache_salt_secret"`
 	OpsToken  string `json:"ops_token"`
 	APIKey    string `json:"api_key,omitempty"` // the key that is printed; reused by the next run
@@ -63,6 +64,7 @@ func (s *devState) loadSecrets() (*devSecrets, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		fresh := &devSecrets{
 			Pepper:    "1:" + base64.StdEncoding.EncodeToString([]byte(rand.Text()+rand.Text())),
+			Master:    newMasterKey(),
 			CacheSalt: rand.Text() + rand.Text(),
 			OpsToken:  rand.Text(),
 		}
@@ -75,7 +77,17 @@ func (s *devState) loadSecrets() (*devSecrets, error) {
 	if err := json.Unmarshal(raw, &known); err != nil {
 		return nil, fmt.Errorf("%s is damaged (%w): remove the state folder to start afresh", s.path("secrets.json"), err)
 	}
+	if known.Master == "" { // of a playground that was made before there were any
+		known.Master = newMasterKey()
+		return &known, s.saveSecrets(&known)
+	}
 	return &known, nil
+}
+
+func newMasterKey() string {
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // never fails
+	return "1:" + base64.StdEncoding.EncodeToString(key)
 }
 
 func (s *devState) saveSecrets(secrets *devSecrets) error {

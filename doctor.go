@@ -99,6 +99,8 @@ func checkSecrets(c *Config) finding {
 	switch {
 	case err != nil:
 		return fault("secrets", "WEIR_KEYS_PEPPER is not set", `make one: echo "1:$(openssl rand -base64 32)"; without it no key can be checked`)
+	case c.Masters.Validate() != nil:
+		return fault("secrets", "WEIR_MASTER_KEYS is not set", `make one: echo "1:$(openssl rand -base64 32)"; without it no response can be kept`)
 	case len(c.CacheSalt.Reveal()) < minSecret:
 		return fault("secrets", "WEIR_CACHE_SALT_SECRET is missing or short", "set it to 32 random characters or more: openssl rand -base64 32")
 	case c.OpsToken == "":

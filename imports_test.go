@@ -16,10 +16,10 @@ import (
 func allowedImports() map[string][]string {
 	return map[string][]string{
 		"weir": {
-			"api", "gateway", "gateway/admission", "gateway/catalogue", "billing", "tenants",
+			"api", "gateway", "gateway/admission", "gateway/catalogue", "billing", "tenants", "responses",
 			"scheduler", "scheduler/pool", "scheduler/pool/keda", "scheduler/enginesim", "migrations", "migrations/pgserver",
 		},
-		"api":                     {"api/inference", "gateway", "gateway/catalogue", "billing", "tenants", "scheduler"},
+		"api":                     {"api/inference", "responses", "gateway", "gateway/catalogue", "billing", "tenants", "scheduler"},
 		"api/inference":           {"api/inference/jsonscan", "gateway", "gateway/catalogue", "tenants"},
 		"api/inference/jsonscan":  {},
 		"gateway":                 {"gateway/admission", "gateway/catalogue", "billing", "tenants", "scheduler", "scheduler/pool"},

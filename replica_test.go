@@ -69,7 +69,8 @@ func installWith(t *testing.T, catalogue string) *installation {
 	secret := strings.Repeat("0123456789abcdef", 2)
 	in := &installation{dir: dir, environment: []string{
 		"WEIR_DATABASE_URL=" + db.AppURL, "WEIR_WORKER_DATABASE_URL=" + db.WorkerURL, "WEIR_OWNER_DATABASE_URL=" + db.OwnerURL,
-		"WEIR_KEYS_PEPPER=1:" + base64.StdEncoding.EncodeToString([]byte(secret)), "WEIR_CACHE_SALT_SECRET=" + secret,
+		"WEIR_KEYS_PEPPER=1:" + base64.StdEncoding.EncodeToString([]byte(secret)), "WEIR_MASTER_KEYS=1:" + base64.StdEncoding.EncodeToString([]byte(secret)),
+		"WEIR_CACHE_SALT_SECRET=" + secret,
 		"WEIR_OPS_TOKEN=" + opsToken,
 	}}
 	file := filepath.Join(dir, "catalogue.yaml")

@@ -45,6 +45,10 @@ func settings() []setting {
 			c.Peppers, err = tenants.ParsePeppers(v)
 			return err
 		}},
+		{name: "master_keys", help: "keys that tenants' data keys are wrapped under: VERSION:BASE64 of 32 random bytes; older ones, still opened, after commas", secret: true, set: func(c *Config, v string) (err error) {
+			c.Masters, err = tenants.ParseMasterKeys(v)
+			return err
+		}},
 		{name: "cache_salt_secret", help: "secret behind the engines' per-tenant cache_salt, at least 32 characters", secret: true, set: hidden(func(c *Config) *Secret { return &c.CacheSalt })},
 		{name: "trusted_proxies", help: "addresses or networks whose X-Forwarded-For is believed", set: func(c *Config, v string) (err error) {
 			c.TrustedProxies, err = parsePrefixes(v)

@@ -64,7 +64,8 @@ func storyDatabase(ts *testscript.TestScript, _ bool, args []string) {
 	secret := strings.Repeat("0123456789abcdef", 2)
 	for name, value := range map[string]string{
 		"WEIR_DATABASE_URL": db.AppURL, "WEIR_WORKER_DATABASE_URL": db.WorkerURL, "WEIR_OWNER_DATABASE_URL": db.OwnerURL,
-		"WEIR_KEYS_PEPPER": "1:" + base64.StdEncoding.EncodeToString([]byte(secret)), "WEIR_CACHE_SALT_SECRET": secret,
+		"WEIR_KEYS_PEPPER": "1:" + base64.StdEncoding.EncodeToString([]byte(secret)), "WEIR_MASTER_KEYS": "1:" + base64.StdEncoding.EncodeToString([]byte(secret)),
+		"WEIR_CACHE_SALT_SECRET": secret,
 	} {
 		ts.Setenv(name, value)
 	}

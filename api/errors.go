@@ -10,6 +10,7 @@ import (
 
 	"weir/api/inference"
 	"weir/gateway"
+	"weir/responses"
 	"weir/tenants"
 )
 
@@ -34,6 +35,7 @@ const (
 	wrongEncoding   gateway.Cause = "wrong_encoding"
 	wrongType       gateway.Cause = "wrong_content_type"
 	noRoom          gateway.Cause = "no_room" // for more bodies in memory
+	objectNotFound  gateway.Cause = "object_not_found"
 )
 
 // answer is what a cause looks like from outside.
@@ -84,6 +86,8 @@ func answers() map[gateway.Cause]answer {
 		wrongType:       {status: 415, kind: invalidRequest, code: "unsupported_content_type", message: "The Content-Type must be application/json."},
 		noRoom:          {status: 503, kind: unavailable, code: overloaded, message: "The service is handling too many large requests at the moment.", wait: true},
 
+		objectNotFound: {status: 404, kind: invalidRequest, message: "There is no such object."},
+
 		gateway.ModelNotFound:   {status: 404, kind: invalidRequest, code: "model_not_found", param: "model", message: "The model does not exist, or you have no access to it."},
 		gateway.ModelForbidden:  {status: 403, kind: invalidRequest, code: noAccess, param: "model", message: "The API key may not use this model."},
 		gateway.WrongOperation:  {status: 400, kind: invalidRequest, code: "unsupported_value", param: "model", message: "The model does not serve this operation."},
@@ -132,6 +136,11 @@ type failure struct {
 // failureOf finds the row of an error and puts in what the error itself knows.
 func (s *Server) failureOf(err error) failure {
 	if problem, ok := errors.AsType[*inference.Problem](err); ok {
+		f := failure{answer: s.answers[badRequest], cause: badRequest}
+		f.code, f.param, f.message = problem.Code, problem.Param, problem.Message
+		return f
+	}
+	if problem, ok := errors.AsType[*responses.Problem](err); ok {
 		f := failure{answer: s.answers[badRequest], cause: badRequest}
 		f.code, f.param, f.message = problem.Code, problem.Param, problem.Message
 		return f

@@ -99,7 +99,8 @@ func TestRowsKeepTheRules(t *testing.T) {
 		bodyTooLarge: "413 invalid_request_error request_too_large", bodyCorrupt: "400 invalid_request_error -",
 		bodyIncomplete: "400 invalid_request_error -", bodySlow: "408 invalid_request_error timeout",
 		wrongEncoding: "415 invalid_request_error unsupported_content_encoding", wrongType: "415 invalid_request_error unsupported_content_type",
-		noRoom: "503 service_unavailable_error server_is_overloaded",
+		objectNotFound: "404 invalid_request_error -",
+		noRoom:         "503 service_unavailable_error server_is_overloaded",
 
 		gateway.ModelNotFound: "404 invalid_request_error model_not_found", gateway.ModelForbidden: "403 invalid_request_error insufficient_permissions",
 		gateway.WrongOperation: "400 invalid_request_error unsupported_value", gateway.SuspectRequest: "400 invalid_request_error request_suspected",

@@ -26,6 +26,10 @@ func (s *Server) routes() []route {
 		{http.MethodPost, "/v1/embeddings", tenants.ScopeEmbeddings, s.infer(gateway.Embeddings)},
 		{http.MethodGet, "/v1/models", tenants.ScopeModelsRead, s.listModels},
 		{http.MethodGet, "/v1/models/*", tenants.ScopeModelsRead, s.getModel},
+		{http.MethodPost, "/v1/responses", tenants.ScopeResponses, s.createResponse},
+		{http.MethodGet, "/v1/responses/:id", tenants.ScopeResponses, s.getResponse},
+		{http.MethodDelete, "/v1/responses/:id", tenants.ScopeResponses, s.deleteResponse},
+		{http.MethodGet, "/v1/responses/:id/input_items", tenants.ScopeResponses, s.listInput},
 		{http.MethodGet, "/v1/queue", tenants.ScopeQueueRead, s.listQueue},
 	}
 }

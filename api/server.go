@@ -16,6 +16,7 @@ import (
 	"weir/api/inference"
 	"weir/gateway"
 	"weir/gateway/catalogue"
+	"weir/responses"
 )
 
 // Runner runs an exchange. gateway.Gateway is one. An error that it returns
@@ -45,9 +46,11 @@ type Deps struct {
 	Config    Config
 	Keys      Authenticator
 	Gateway   Runner
-	Queue     Queue            // what /v1/queue shows; nil: nothing waits
-	Catalogue func() Catalogue // the present snapshot
-	Now       func() time.Time // nil: time.Now
+	Responses Responses         // what /v1/responses keeps
+	Sealer    *responses.Sealer // of the reasoning that callers carry
+	Queue     Queue             // what /v1/queue shows; nil: nothing waits
+	Catalogue func() Catalogue  // the present snapshot
+	Now       func() time.Time  // nil: time.Now
 
 	Registerer prometheus.Registerer // for the server's own metrics; nil: none are kept
 	Gatherer   prometheus.Gatherer   // what /metrics shows; nil: nothing
@@ -63,6 +66,8 @@ type Server struct {
 	log       *slog.Logger
 	keys      Authenticator
 	gateway   Runner
+	responses *responses.Service
+	kept      Responses
 	queue     Queue
 	catalogue func() Catalogue
 	now       func() time.Time
@@ -97,6 +102,7 @@ func New(log *slog.Logger, d Deps) *Server {
 		bodies:  &bodies{limit: maxBody, room: newRoom(maxBodies), decoders: newDecoders()},
 		badKeys: newBadKeys(d.Now), proxies: d.Config.TrustedProxies, metrics: newMetrics(d.Registerer),
 	}
+	s.kept, s.responses = d.Responses, s.newResponses(d.Responses, d.Sealer)
 	s.public = s.newPublic()
 	s.ops = s.newOps(d)
 	return s

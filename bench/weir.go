@@ -83,6 +83,7 @@ func (b *bench) install(ctx context.Context, program string) (*installation, err
 		"WEIR_WORKER_DATABASE_URL=" + logins.Worker,
 		"WEIR_OWNER_DATABASE_URL=" + logins.Owner,
 		"WEIR_KEYS_PEPPER=1:" + base64.StdEncoding.EncodeToString(pepper),
+		"WEIR_MASTER_KEYS=1:" + base64.StdEncoding.EncodeToString(pepper),
 		"WEIR_CACHE_SALT_SECRET=" + rand.Text() + rand.Text(),
 		"WEIR_STATE_DIR=" + filepath.Join(b.dir, "state"),
 	}

@@ -12,7 +12,7 @@ import (
 // answer stands between an exchange and the caller: chunks of a chat answer go
 // in, and events of a response come out, or at the end one object.
 type answer struct {
-	run  *run
+	run  *Run
 	out  gateway.Sink
 	live bool // the caller wants a stream
 }
@@ -82,7 +82,7 @@ func (a *answer) Fail(err error) {
 
 // effect keeps the response as it ends: in the receipt's transaction, before
 // the caller sees the end.
-func (r *run) effect(ctx context.Context, failure *gateway.Error) (func(*pgx.Batch), error) {
+func (r *Run) effect(ctx context.Context, failure *gateway.Error) (func(*pgx.Batch), error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.stream
@@ -97,7 +97,7 @@ func (r *run) effect(ctx context.Context, failure *gateway.Error) (func(*pgx.Bat
 	return r.service.deps.Store.Save(ctx, r.record())
 }
 
-func (r *run) record() *Record {
+func (r *Run) record() *Record {
 	c, h, s := r.create, r.history, r.stream
 	rec := &Record{
 		ID: r.id, Owner: r.from.Owner(), Key: r.from.Principal.Key,
@@ -105,6 +105,9 @@ func (r *run) record() *Record {
 		Root: r.call.Session, Turn: max(h.Turn, 1), Status: s.state.status, Model: c.Model,
 		Background: c.Background, Streamed: c.Stream, CreatedAt: r.created,
 		Object: s.object(), Input: c.Input, Output: make([]Item, 0, len(s.items)),
+	}
+	if plan := r.from.Principal.Plan; plan != nil && plan.RetentionDays > 0 {
+		rec.ExpiresAt = r.created.AddDate(0, 0, plan.RetentionDays)
 	}
 	for _, it := range s.items {
 		rec.Output = append(rec.Output, Item{ID: it.id, Type: it.kind, JSON: it.final})

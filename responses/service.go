@@ -1,6 +1,7 @@
 package responses
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -50,19 +51,8 @@ func (c *Caller) Owner() Owner {
 	return Owner{Tenant: c.Principal.Tenant, Project: c.Principal.Project}
 }
 
-// Create answers a request into out: a stream of events, or one object. It
-// returns nil once out has the whole answer; else a *Problem, or the error of
-// the exchange. When out has begun before, it was told of the failure too.
-func (s *Service) Create(ctx context.Context, from Caller, c *Create, out gateway.Sink) error {
-	r, err := s.prepare(ctx, from, c)
-	if err != nil {
-		return err
-	}
-	return s.deps.Engine.Run(ctx, r.call, &answer{run: r, out: out, live: c.Stream})
-}
-
-// run is one response on its way.
-type run struct {
+// Run is one response on its way.
+type Run struct {
 	service *Service
 	from    Caller
 	create  *Create
@@ -75,11 +65,25 @@ type run struct {
 	stream *stream
 }
 
-// prepare loads what the request goes on from and makes the call of both.
-func (s *Service) prepare(ctx context.Context, from Caller, c *Create) (*run, error) {
-	r := &run{service: s, from: from, create: c, id: NewID(), created: s.deps.Now()}
+// Answer runs the response into out: a stream of events, or one object. It
+// returns nil once out has the whole answer, else the error of the exchange.
+// When out has begun before, it was told of the failure too.
+func (r *Run) Answer(ctx context.Context, out gateway.Sink) error {
+	return r.service.deps.Engine.Run(ctx, r.call, &answer{run: r, out: out, live: r.create.Stream})
+}
+
+// Ignored names the members of the request that have no effect.
+func (r *Run) Ignored() []string { return r.create.Ignored }
+
+// Prepare loads what the request goes on from and makes the call of both. A
+// fault of the caller's is a *Problem, or the error of Deps.Check.
+func (s *Service) Prepare(ctx context.Context, from Caller, c *Create) (*Run, error) {
+	r := &Run{service: s, from: from, create: c, id: NewID(), created: s.deps.Now()}
 	var err error
 	if r.history, err = s.history(ctx, from.Owner(), c); err != nil {
+		return nil, err
+	}
+	if c.Store, err = mayStore(from.Principal.Plan, c); err != nil {
 		return nil, err
 	}
 	dialect := s.deps.Dialect(c.Model)
@@ -105,14 +109,26 @@ func (s *Service) prepare(ctx context.Context, from Caller, c *Create) (*run, er
 		call.Effect = r.effect
 	}
 	r.call = call
-	r.stream = r.newStream()
+	r.stream = r.newStream(cmp.Or(dialect.Model, c.Model))
 	return r, nil
 }
 
-func (r *run) newStream() *stream {
+// mayStore reports whether the response is to be kept: a plan without retention
+// keeps nothing, and what can't work without is refused.
+func mayStore(plan *tenants.Plan, c *Create) (bool, error) {
+	if plan == nil || plan.RetentionDays > 0 || !c.Store {
+		return c.Store, nil
+	}
+	if c.Background {
+		return false, problem("background", codeUnsupported, "'background' needs stored responses, and your organization stores none.")
+	}
+	return false, nil
+}
+
+func (r *Run) newStream(model string) *stream {
 	c := r.create
 	s := &stream{
-		shape: newShape(r.id, r.created, c, c.Model, Chain{Previous: c.Previous, Conversation: c.Conversation}),
+		shape: newShape(r.id, r.created, c, model, Chain{Previous: c.Previous, Conversation: c.Conversation}),
 		now:   r.service.deps.Now, tools: c.tools, serial: c.serial,
 		state: state{tier: string(tenants.TierDefault)},
 	}

@@ -128,7 +128,11 @@ func (d *desk) create(t *testing.T, tenant, request string) (*page, error) {
 	}
 	p := &page{}
 	who := &tenants.Principal{Tenant: tenants.ID(tenant), Project: "prj_1"}
-	return p, d.service.Create(t.Context(), Caller{Principal: who, RequestID: "req_1"}, c, p)
+	run, err := d.service.Prepare(t.Context(), Caller{Principal: who, RequestID: "req_1"}, c)
+	if err != nil {
+		return p, err
+	}
+	return p, run.Answer(t.Context(), p)
 }
 
 func hello() *script {

@@ -6,12 +6,13 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// Dialect is what an engine's chat template can take, and what the caller asks
-// of it.
+// Dialect is what a model's chat template can take, and what the caller asks of
+// it.
 type Dialect struct {
-	Developer bool // the template knows developers; else their text is a system's
-	Systems   bool // systems may stand anywhere; else all are merged into the first message: most templates refuse or drop a later one
-	AllTurns  bool // reasoning of earlier turns is shown to the model; else that of the present tool loop alone
+	Model     string // public name of the model
+	Developer bool   // the template knows developers; else their text is a system's
+	Systems   bool   // systems may stand anywhere; else all are merged into the first message: most templates refuse or drop a later one
+	AllTurns  bool   // reasoning of earlier turns is shown to the model; else that of the present tool loop alone
 	// Open reads reasoning that was sealed for a caller; false where it was not
 	// sealed here, for this tenant and model. Nil opens none.
 	Open func(sealed string) (text string, ok bool)

@@ -11,6 +11,21 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
+// defaultRetention is how many days a plan keeps responses that doesn't say.
+const defaultRetention = 30
+
+// UnmarshalYAML fills in what a catalogue leaves out and whose zero has a
+// meaning of its own.
+func (p *Plan) UnmarshalYAML(unmarshal func(any) error) error {
+	type plain Plan
+	v := plain{RetentionDays: defaultRetention}
+	if err := unmarshal(&v); err != nil {
+		return err
+	}
+	*p = Plan(v)
+	return nil
+}
+
 // Whose fairness ID a request carries.
 const (
 	FairnessTenant  = "tenant"

@@ -55,7 +55,7 @@ type Plan struct {
 	Fairness      string          `yaml:"fairness" json:"fairness"`             // "tenant" or "project": whose fairness ID a request carries
 	Limits        Limits          `yaml:"limits" json:"limits"`                 // of the whole tenant
 	KeyLimits     Limits          `yaml:"key_limits" json:"key_limits"`         // of each key that has none of its own
-	RetentionDays int             `yaml:"retention_days" json:"retention_days"` // of stored responses; 0 stores nothing
+	RetentionDays int             `yaml:"retention_days" json:"retention_days"` // of stored responses; 0 stores nothing (in a catalogue, 30 where it is left out)
 	// Regions are where requests may be served; none is everywhere.
 	Regions []string `yaml:"regions" json:"regions"`
 	// Isolation is what a pool must at least have: nothing, verified or

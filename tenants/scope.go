@@ -2,12 +2,13 @@ package tenants
 
 import "slices"
 
-// What a key may be allowed to do. Inference keys take the first six,
+// What a key may be allowed to do. Inference keys take the first seven,
 // administration keys the last four.
 const (
 	ScopeChat        = "inference:chat"
 	ScopeCompletions = "inference:completions"
 	ScopeEmbeddings  = "inference:embeddings"
+	ScopeResponses   = "inference:responses" // and conversations
 	ScopeModelsRead  = "models:read"
 	ScopeQueueRead   = "queue:read" // of the key's project
 	ScopeUsageRead   = "usage:read"
@@ -20,7 +21,7 @@ const (
 func (k Kind) Scopes() []string {
 	switch k {
 	case ProjectKey, ServiceKey:
-		return []string{ScopeChat, ScopeCompletions, ScopeEmbeddings, ScopeModelsRead, ScopeQueueRead, ScopeUsageRead}
+		return []string{ScopeChat, ScopeCompletions, ScopeEmbeddings, ScopeResponses, ScopeModelsRead, ScopeQueueRead, ScopeUsageRead}
 	case AdminKey:
 		return []string{ScopeKeysRead, ScopeKeysWrite, ScopeUsageRead, ScopeTenantRead}
 	default:

@@ -1,0 +1,164 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"weir/api/inference"
+	"weir/gateway"
+	"weir/responses"
+	"weir/tenants"
+)
+
+// Responses is what the Responses API keeps: a *responses.Postgres.
+type Responses interface {
+	responses.Store
+	Object(ctx context.Context, o responses.Owner, id string) ([]byte, error)
+	Delete(ctx context.Context, o responses.Owner, id string) error
+	Input(ctx context.Context, o responses.Owner, id string) ([]responses.Item, error)
+}
+
+// newResponses makes the service behind /v1/responses.
+func (s *Server) newResponses(store Responses, sealer *responses.Sealer) *responses.Service {
+	return responses.New(responses.Deps{
+		Engine: s.gateway, Store: store, Sealer: sealer, Now: s.now,
+		Check: func(p *tenants.Principal, body []byte) (gateway.Call, []string, error) {
+			req, err := s.parser.Parse(inference.Input{
+				Operation: gateway.Chat, Principal: p, Models: s.catalogue(), Body: body,
+			})
+			return req.Call, req.Ignored, err
+		},
+		Dialect: func(model string) responses.Dialect {
+			if m, ok := s.catalogue().Lookup(model); ok {
+				return responses.Dialect{Model: m.Name}
+			}
+			return responses.Dialect{}
+		},
+		Explain: func(err error) responses.Failure {
+			f := s.failureOf(err)
+			code := f.code
+			if code == "" {
+				code = "server_error"
+			}
+			return responses.Failure{Kind: f.kind, Code: code, Message: f.message}
+		},
+	})
+}
+
+func (x *exchange) owner() responses.Owner {
+	return responses.Owner{Tenant: x.principal.Tenant, Project: x.principal.Project}
+}
+
+// createResponse answers a request, from its bytes to the end of its answer.
+func (s *Server) createResponse(x *exchange) error {
+	r := x.Request()
+	ttl, err := inference.QueueTTL(r.Header.Get(headerQueueTTL))
+	if err != nil {
+		return err
+	}
+	body, err := s.bodies.read(x.w, r, s.now())
+	if err != nil {
+		return err
+	}
+	defer body.release()
+	create, err := responses.ParseCreate(body.bytes)
+	if err != nil {
+		return err
+	}
+	ctx, release := s.keys.Guard(r.Context(), x.principal)
+	defer release()
+	run, err := s.responses.Prepare(ctx, responses.Caller{
+		Principal: x.principal, RequestID: x.id, ClientRequestID: clientRequestID(r.Header),
+		QueueTTL: ttl, ReceivedAt: x.receivedAt,
+	}, create)
+	if err != nil {
+		return err
+	}
+	out := s.newSink(x, run.Ignored())
+	defer out.close()
+	x.ran = true
+	return run.Answer(ctx, out)
+}
+
+// getResponse shows a kept response.
+func (s *Server) getResponse(x *exchange) error {
+	object, err := s.kept.Object(x.Request().Context(), x.owner(), x.Param("id"))
+	if err != nil {
+		return noResponse(x, err)
+	}
+	s.setProcessing(x)
+	return x.json(object)
+}
+
+func (s *Server) deleteResponse(x *exchange) error {
+	id := x.Param("id")
+	if err := s.kept.Delete(x.Request().Context(), x.owner(), id); err != nil {
+		return noResponse(x, err)
+	}
+	return s.answerJSON(x, deleted{ID: id, Object: "response", Deleted: true})
+}
+
+type deleted struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Deleted bool   `json:"deleted"`
+}
+
+// listInput pages through what a response was given.
+func (s *Server) listInput(x *exchange) error {
+	page, err := pageOf(x.Request(), false)
+	if err != nil {
+		return err
+	}
+	items, err := s.kept.Input(x.Request().Context(), x.owner(), x.Param("id"))
+	if err != nil {
+		return noResponse(x, err)
+	}
+	part, more, err := page.Cut(items)
+	if err != nil {
+		return err
+	}
+	s.setProcessing(x)
+	return x.json(responses.List(part, more))
+}
+
+// pageOf reads limit, order and after.
+func pageOf(r *http.Request, asc bool) (responses.Page, error) {
+	q := r.URL.Query()
+	p := responses.Page{After: q.Get("after"), Asc: asc}
+	if limit := q.Get("limit"); limit != "" {
+		n, err := strconv.Atoi(limit)
+		if err != nil || n < 1 || n > 100 {
+			return p, &responses.Problem{Param: "limit", Code: "invalid_value", Message: "Invalid 'limit': use 1 to 100."}
+		}
+		p.Limit = n
+	}
+	switch order := q.Get("order"); order {
+	case "":
+	case "asc", "desc":
+		p.Asc = order == "asc"
+	default:
+		return p, &responses.Problem{Param: "order", Code: "invalid_value", Message: "Invalid 'order': use asc or desc."}
+	}
+	return p, nil
+}
+
+// noResponse turns a missing response into an answer that says no more than
+// that: another's looks the same.
+func noResponse(x *exchange, err error) error {
+	if !errors.Is(err, responses.ErrNotFound) {
+		return err
+	}
+	return &gateway.Error{Cause: objectNotFound, Message: "Response with id '" + shownID(x.Param("id")) + "' not found."}
+}
+
+// shownID is a caller's id as it may be repeated.
+func shownID(id string) string {
+	const most = 80
+	if len(id) > most {
+		return id[:most] + "..."
+	}
+	return id
+}
