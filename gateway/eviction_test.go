@@ -94,14 +94,3 @@ func TestEvictionEndToEnd(t *testing.T) {
 		})
 	}
 }
-
-// A caller is told that shedding is lack of capacity, which passes.
-func TestShedIsOurCapacity(t *testing.T) {
-	t.Parallel()
-	h := build(t, []string{serve(t, die).URL}, func(h *house) {
-		h.pools.other = refusing{&scheduler.Refusal{Reason: scheduler.ShedLoad}}
-	})
-	if got := causeOf(h.Run(t.Context(), h.call(nil), &caller{})); got != gateway.PoolFull {
-		t.Errorf("ended as %q, want %q", got, gateway.PoolFull)
-	}
-}
