@@ -76,6 +76,11 @@ test-real-npm: ## the same without PyPI: the engine from npm, a tiny model made 
 bench: build ## measure the gateway beside a bare proxy; writes docs/performance.md
 	go run ./bench -weir .bin/weir -o docs/performance.md $(BENCH)
 
+.PHONY: bench-scheduling
+bench-scheduling: build ## measure the scheduler in virtual time, and agents through the gateway; writes docs/scheduling.md (TRACES=folder)
+	go run ./bench/replay -o docs/scheduling.md -traces $(or $(TRACES),../shared/traces)
+	go run ./bench -weir .bin/weir -agents 3000 -o docs/scheduling.md
+
 .PHONY: clean
 clean: ## remove built programs (state stays under .weir)
 	rm -rf .bin

@@ -319,40 +319,6 @@ func TestRatiosCompareWithinARound(t *testing.T) {
 	}
 }
 
-func TestAReportKeepsWhatElseThePageSays(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "docs", "performance.md")
-	for i, text := range []string{"first", "second"} {
-		if err := place(path, text); err != nil {
-			t.Fatal(err)
-		}
-		if i == 0 {
-			old, _ := os.ReadFile(path)
-			if err := os.WriteFile(path, append(old, "\nA word by hand.\n"...), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s := string(got); strings.Contains(s, "first") || !strings.Contains(s, "second") || !strings.Contains(s, "A word by hand.") ||
-		strings.Count(s, beginMark) != 1 || !strings.HasPrefix(s, "# Performance") {
-		t.Errorf("page:\n%s", s)
-	}
-	plain := filepath.Join(t.TempDir(), "plain.md")
-	if err := os.WriteFile(plain, []byte("# Mine\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := place(plain, "numbers"); err != nil {
-		t.Fatal(err)
-	}
-	if got, _ := os.ReadFile(plain); !strings.HasPrefix(string(got), "# Mine\n\n"+beginMark) {
-		t.Errorf("page:\n%s", got)
-	}
-}
-
 func TestKeysAreNotShown(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"-peer-key", "secret", "-rounds", "5"}, {"--peer-key=secret", "-rounds", "5"}} {

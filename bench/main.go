@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"weir/bench/section"
 	"weir/migrations/pgserver"
 )
 
@@ -38,6 +39,8 @@ type options struct {
 	peerName string
 	peerKey  string
 	peerPID  int
+	agents   int
+	turns    int
 }
 
 // bench is one run of the command.
@@ -74,6 +77,8 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		switch args[0] {
 		case "mock":
 			return serveRole(args[1], newMock())
+		case "engines":
+			return serveRole(args[1], newEngineSet())
 		case floorName:
 			return serveRole(args[1], newFloor("http://"+args[2]))
 		}
@@ -91,14 +96,19 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	flags.StringVar(&o.peerName, "peer-name", "peer", "what to call it")
 	flags.StringVar(&o.peerKey, "peer-key", os.Getenv("BENCH_PEER_KEY"), "its key, better given as BENCH_PEER_KEY")
 	flags.IntVar(&o.peerPID, "peer-pid", 0, "its process, whose tree is measured")
+	flags.IntVar(&o.agents, "agents", 0, "measure so many agents at once through weir, and the isolation of bands on a real clock, instead of the tables")
+	flags.IntVar(&o.turns, "turns", 20, "with -agents: turns of each session")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
 		}
 		return err
 	}
-	if o.rounds < 1 || o.scale <= 0 || o.idle < 1 {
-		return errors.New("-rounds, -scale and -idle must be positive")
+	if o.rounds < 1 || o.scale <= 0 || o.idle < 1 || o.turns < 1 || o.agents < 0 {
+		return errors.New("-rounds, -scale, -idle and -turns must be positive")
+	}
+	if o.agents > 0 {
+		return o.runAgents(ctx, args, stdout, stderr)
 	}
 	return o.run(ctx, args, stdout, stderr)
 }
@@ -142,7 +152,7 @@ func (o options) run(ctx context.Context, args []string, stdout, stderr io.Write
 		return err
 	}
 	if o.out != "" {
-		return place(o.out, text)
+		return section.Place(o.out, "Performance", "bench", text)
 	}
 	return nil
 }

@@ -1,18 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
-)
 
-const (
-	beginMark = "<!-- bench: begin -->"
-	endMark   = "<!-- bench: end -->"
+	"weir/bench/section"
 )
 
 const floorName = "floor"
@@ -20,9 +13,9 @@ const floorName = "floor"
 // report writes the tables.
 func (b *bench) report(ls []load, command string, when time.Time) string {
 	var w strings.Builder
-	fmt.Fprintf(&w, "Measured %s on %s with `%s`, %d rounds", when.UTC().Format("2006-01-02"), machineName(), command, b.rounds)
-	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
-		fmt.Fprintf(&w, "; the machine's load average was %s at the end", strings.Fields(string(load))[0])
+	fmt.Fprintf(&w, "Measured %s on %s with `%s`, %d rounds", when.UTC().Format("2006-01-02"), section.Machine(), command, b.rounds)
+	if load := section.LoadAverage(); load != "" {
+		fmt.Fprintf(&w, "; the machine's load average was %s at the end", load)
 	}
 	w.WriteString(".\n\n")
 	b.costTable(&w, ls)
@@ -52,8 +45,7 @@ func (b *bench) costTable(w *strings.Builder, ls []load) {
 	for _, t := range ts {
 		head = append(head, t.name)
 	}
-	row(w, append(head, "aim")...)
-	rule(w, len(ts)+2)
+	section.Head(w, append(head, "aim")...)
 	for _, l := range ls {
 		cells := []string{l.name}
 		for _, t := range ts {
@@ -66,7 +58,7 @@ func (b *bench) costTable(w *strings.Builder, ls []load) {
 				aim = "≤ 1.25x (chunks per core ≥ 80 %)"
 			}
 		}
-		row(w, append(cells, aim)...)
+		section.Row(w, append(cells, aim)...)
 	}
 	w.WriteString("\n")
 }
@@ -109,8 +101,7 @@ func (b *bench) partsTable(w *strings.Builder, ls []load) {
 		for _, p := range t.parts {
 			head = append(head, p.name)
 		}
-		row(w, head...)
-		rule(w, len(head))
+		section.Head(w, head...)
 		for _, l := range ls {
 			cells := []string{l.name}
 			for i := range t.parts {
@@ -120,7 +111,7 @@ func (b *bench) partsTable(w *strings.Builder, ls []load) {
 				}
 				cells = append(cells, fmt.Sprint(spreadOf(us).median))
 			}
-			row(w, cells...)
+			section.Row(w, cells...)
 		}
 		w.WriteString("\n")
 	}
@@ -129,8 +120,7 @@ func (b *bench) partsTable(w *strings.Builder, ls []load) {
 // latencyTable: what a target adds to the mock's own latency.
 func (b *bench) latencyTable(w *strings.Builder, ls []load) {
 	w.WriteString("**Added latency in milliseconds**, over asking the upstream directly in the same round: median over the rounds. First byte is the first byte of the body, so TTFT for a stream. The aim is the floor's + 0.3 p50 and + 1 p99; a JSON answer also waits for one durable commit.\n\n")
-	row(w, "case", "target", "requests/s", "first byte p50", "first byte p99", "whole p50", "whole p99")
-	rule(w, 7)
+	section.Head(w, "case", "target", "requests/s", "first byte p50", "first byte p99", "whole p50", "whole p99")
 	for _, l := range ls {
 		direct := b.results[l.name][directName]
 		if len(direct) == 0 {
@@ -149,7 +139,7 @@ func (b *bench) latencyTable(w *strings.Builder, ls []load) {
 			for _, r := range rounds {
 				rate = append(rate, r.perSecond)
 			}
-			row(w, l.name, t.name, fmt.Sprintf("%.0f", spreadOf(rate).median),
+			section.Row(w, l.name, t.name, fmt.Sprintf("%.0f", spreadOf(rate).median),
 				added(func(r round) time.Duration { return r.first[0] }), added(func(r round) time.Duration { return r.first[1] }),
 				added(func(r round) time.Duration { return r.total[0] }), added(func(r round) time.Duration { return r.total[1] }))
 		}
@@ -160,8 +150,7 @@ func (b *bench) latencyTable(w *strings.Builder, ls []load) {
 // memoryTable: resident memory of the proxy or gateway process itself.
 func (b *bench) memoryTable(w *strings.Builder, ls []load) {
 	fmt.Fprintf(w, "**Memory, streams, throughput.** Resident memory is that of the proxy or gateway alone; the aims are 60 MB at peak in the JSON run and 40 KB for an idle stream. Chunks per core are those of the paced streams. Events after a drop: the most that the upstream made for one of %d streams whose caller left (aim: 1).\n\n", droppedStreams)
-	row(w, "target", "peak MB, small JSON", "peak MB, 200 KB prompts", fmt.Sprintf("KB per idle stream (%d)", b.idle), "chunks/s per core", "JSON requests/s, 8 callers", "events after a drop")
-	rule(w, 7)
+	section.Head(w, "target", "peak MB, small JSON", "peak MB, 200 KB prompts", fmt.Sprintf("KB per idle stream (%d)", b.idle), "chunks/s per core", "JSON requests/s, 8 callers", "events after a drop")
 	for _, t := range b.measured() {
 		var big int64
 		for _, r := range b.results[ls[3].name][t.name] {
@@ -177,7 +166,7 @@ func (b *bench) memoryTable(w *strings.Builder, ls []load) {
 			rate = append(rate, r.perSecond)
 		}
 		h := b.held[t.name]
-		row(w, t.name, megabytes(h.jsonPeak), megabytes(big), fmt.Sprintf("%.1f", float64(h.perStream)/1e3),
+		section.Row(w, t.name, megabytes(h.jsonPeak), megabytes(big), fmt.Sprintf("%.1f", float64(h.perStream)/1e3),
 			fmt.Sprintf("%.0f", spreadOf(chunks).median), fmt.Sprintf("%.0f", spreadOf(rate).median), fmt.Sprint(h.overrun))
 	}
 	w.WriteString("\n")
@@ -193,52 +182,4 @@ func (b *bench) gatesList(w *strings.Builder) {
 		fmt.Fprintf(w, "- receipts in Postgres = what the upstream made: %d finished exchanges (uncached, cached, output and reasoning tokens alike), %d whose caller left\n",
 			b.made.Done, b.made.Cancelled)
 	}
-}
-
-func row(w *strings.Builder, cells ...string) {
-	w.WriteString("| " + strings.Join(cells, " | ") + " |\n")
-}
-
-func rule(w *strings.Builder, columns int) {
-	w.WriteString(strings.Repeat("|---", columns) + "|\n")
-}
-
-// machineName says what it ran on, without naming the host.
-func machineName() string {
-	model := runtime.GOARCH
-	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(text)) {
-			if name, ok := strings.CutPrefix(line, "model name"); ok {
-				model = strings.TrimSpace(strings.TrimLeft(name, "\t :"))
-				break
-			}
-		}
-	}
-	return fmt.Sprintf("%d cores of %s, %s, %s", runtime.NumCPU(), model, runtime.GOOS, runtime.Version())
-}
-
-// place puts the text between the marks of a file, which is made if it isn't
-// there and keeps all else that it says.
-func place(path, text string) error {
-	section := beginMark + "\n\n" + text + "\n" + endMark
-	old, err := os.ReadFile(path)
-	switch {
-	case os.IsNotExist(err):
-		old = []byte("# Performance\n\n" + beginMark + endMark + "\n")
-	case err != nil:
-		return err
-	}
-	from, to := bytes.Index(old, []byte(beginMark)), bytes.Index(old, []byte(endMark))
-	if from < 0 || to < from {
-		old = append(bytes.TrimRight(old, "\n"), "\n\n"+beginMark+endMark+"\n"...)
-		from, to = bytes.Index(old, []byte(beginMark)), bytes.Index(old, []byte(endMark))
-	}
-	var out bytes.Buffer
-	out.Write(old[:from])
-	out.WriteString(section)
-	out.Write(old[to+len(endMark):])
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, out.Bytes(), 0o644)
 }

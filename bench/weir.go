@@ -50,7 +50,6 @@ prices:
 type installation struct {
 	program  string
 	env      []string
-	postgres *pgserver.Server
 	pgPID    int
 	adminURL string // superuser's, to count receipts beyond row-level security
 	key      string
@@ -58,8 +57,8 @@ type installation struct {
 
 const database = "weir"
 
-func (b *bench) install(ctx context.Context, program string) (*installation, error) {
-	in := &installation{program: program}
+// install makes one that sells what the catalogue says. It has no tenant yet.
+func (b *bench) install(ctx context.Context, program, catalogue string) (*installation, error) {
 	b.say("starting Postgres, fsync on")
 	pg, err := pgserver.Start(ctx, pgserver.Config{
 		Dir: filepath.Join(b.dir, "postgres"), Durable: true, Log: slog.New(slog.DiscardHandler), Progress: b.say,
@@ -67,12 +66,23 @@ func (b *bench) install(ctx context.Context, program string) (*installation, err
 	if err != nil {
 		return nil, err
 	}
-	b.postgres, in.postgres = pg, pg
-	if in.pgPID, err = childNamed("postgres"); err != nil {
+	b.postgres = pg
+	pid, err := childNamed("postgres")
+	if err != nil {
 		return nil, err
 	}
-	in.adminURL = pg.URL(database)
-	logins, err := migrations.Prepare(ctx, pg.URL("postgres"), database, pg.Secret())
+	return b.installIn(ctx, program, database, pid, catalogue)
+}
+
+// installIn makes one in a database of its own of the Postgres that runs.
+func (b *bench) installIn(ctx context.Context, program, name string, pid int, catalogue string) (*installation, error) {
+	pg := b.postgres
+	in := &installation{program: program, pgPID: pid, adminURL: pg.URL(name)}
+	file := filepath.Join(b.dir, name+".yaml")
+	if err := os.WriteFile(file, []byte(catalogue), 0o600); err != nil {
+		return nil, err
+	}
+	logins, err := migrations.Prepare(ctx, pg.URL("postgres"), name, pg.Secret())
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +97,11 @@ func (b *bench) install(ctx context.Context, program string) (*installation, err
 		"WEIR_CACHE_SALT_SECRET=" + rand.Text() + rand.Text(),
 		"WEIR_STATE_DIR=" + filepath.Join(b.dir, "state"),
 	}
-	return in, in.seed(ctx, b.dir, b.mockAddr)
+	if _, err := in.weir(ctx, "migrate"); err != nil {
+		return nil, err
+	}
+	_, err = in.weir(ctx, "apply", "-f", file)
+	return in, err
 }
 
 // runnable turns a missing program into advice.
@@ -98,24 +112,14 @@ func runnable(program string) error {
 	return nil
 }
 
-// seed does what an operator does, with the operator's commands.
-func (in *installation) seed(ctx context.Context, dir, mockAddr string) error {
-	file := filepath.Join(dir, "catalog.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, gatewayCatalogue, mockAddr), 0o600); err != nil {
-		return err
-	}
-	if _, err := in.weir(ctx, "migrate"); err != nil {
-		return err
-	}
-	if _, err := in.weir(ctx, "apply", "-f", file); err != nil {
-		return err
-	}
-	tenant, err := in.weir(ctx, "tenant", "create", "Bench", "--plan", "bench", "--quiet")
+// tenant makes a tenant on a plan, and a key of it, with the operator's
+// commands.
+func (in *installation) tenant(ctx context.Context, name, plan string) (key string, err error) {
+	tenant, err := in.weir(ctx, "tenant", "create", name, "--plan", plan, "--quiet")
 	if err != nil {
-		return err
+		return "", err
 	}
-	in.key, err = in.weir(ctx, "key", "create", "--tenant", tenant, "--quiet")
-	return err
+	return in.weir(ctx, "key", "create", "--tenant", tenant, "--quiet")
 }
 
 // weir runs one command to its end and returns what it printed.
@@ -165,8 +169,11 @@ func hostPort(port int) string { return net.JoinHostPort("127.0.0.1", strconv.It
 // startWeir adds the gateway twice: with its in-process limits, as one replica
 // runs, and with limits in Redis where that is installed.
 func (b *bench) startWeir(ctx context.Context, program string) error {
-	in, err := b.install(ctx, program)
+	in, err := b.install(ctx, program, fmt.Sprintf(gatewayCatalogue, b.mockAddr))
 	if err != nil {
+		return err
+	}
+	if in.key, err = in.tenant(ctx, "Bench", "bench"); err != nil {
 		return err
 	}
 	b.installation = in

@@ -2,14 +2,11 @@ package main
 
 import (
 	"testing"
-
-	"weir/scheduler"
 )
 
 func TestATopBandFeelsLittleOfAFlood(t *testing.T) {
 	t.Parallel()
-	cfg := scheduler.Config{MaxQueued: unlimited, MaxBandQueued: unlimited, MaxFlowQueued: unlimited, TTL: -1, UsageLimit: scheduler.UsageLimit{Kind: scheduler.PriorityHoldback, MinCeiling: .93}}
-	f, err := floodOf(bubbles{t}, cfg)
+	f, err := floodOf(bubbles{t}, holdback())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,8 @@ type options struct {
 	requests  int
 	agents    int
 	seed      uint64
+	out       string
+	traces    string
 }
 
 func realMain(ctx context.Context, b bubbles, args []string, stdout, stderr io.Writer) error {
@@ -57,6 +59,8 @@ func realMain(ctx context.Context, b bubbles, args []string, stdout, stderr io.W
 	flags.IntVar(&o.requests, "requests", 0, "only so many of the first requests; 0: all")
 	flags.IntVar(&o.agents, "agents", 64, "without a trace: coding agents at once, each with prompts of 142,000 tokens in the mean")
 	flags.Uint64Var(&o.seed, "seed", 1, "without a trace: another seed, other sessions")
+	flags.StringVar(&o.out, "o", "", "measure everything: the document whose marked section takes the report; its plots go into img/ beside it")
+	flags.StringVar(&o.traces, "traces", "../shared/traces", "with -o: folder of traces")
 	flags.Usage = func() {
 		fmt.Fprint(stderr, "usage: go run ./bench/replay -trace FILE [flags]\n\nOne cell, in about a second:\n\n"+
 			"  go run ./bench/replay -trace ../shared/traces/mooncake_conversation_trace.jsonl.gz -endpoints 8 -blocks 4000 -policy ours\n\n")
@@ -71,7 +75,23 @@ func realMain(ctx context.Context, b bubbles, args []string, stdout, stderr io.W
 	if o.endpoints < 1 || o.blocks < 0 || o.speed <= 0 {
 		return errors.New("-endpoints and -speed must be positive, -blocks not negative")
 	}
+	if o.out != "" {
+		return o.study(ctx, b, "go run ./bench/replay "+strings.Join(args, " "), stdout, stderr)
+	}
 	return o.compare(ctx, b, stdout)
+}
+
+// study measures everything and writes the document.
+func (o options) study(ctx context.Context, b bubbles, command string, stdout, stderr io.Writer) error {
+	s, err := measureAll(ctx, b, o.traces, stderr)
+	if err != nil {
+		return err
+	}
+	text := s.report(command, time.Now())
+	if _, err := io.WriteString(stdout, text); err != nil {
+		return err
+	}
+	return s.write(o.out, text)
 }
 
 func names(all []policy) (out []string) {

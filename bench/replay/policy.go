@@ -45,7 +45,8 @@ func llmd() policy {
 	}, unlimited)
 }
 
-// embedded is a policy of Weir's own scheduler.
+// embedded is a policy of Weir's own scheduler, with so many places at each
+// engine; 0 leaves that to the engine or the scheduler.
 func embedded(name string, cfg scheduler.Config, maxConcurrency int) policy {
 	return policy{name: name, prompts: true, loads: true, build: func(m *sim) (scheduler.Scheduler, func()) {
 		e := scheduler.New(cfg, nil)
@@ -53,7 +54,7 @@ func embedded(name string, cfg scheduler.Config, maxConcurrency int) policy {
 		for i, v := range m.setup.engines {
 			p := v.endpoint
 			p.URL = "http://" + p.ID
-			if p.MaxConcurrency == 0 {
+			if maxConcurrency > 0 {
 				p.MaxConcurrency = maxConcurrency
 			}
 			p.CacheBlocks = m.engines[i].blocks

@@ -115,6 +115,13 @@ func newResult(engines int) result {
 
 func (r *result) refuse(_ *request, reason scheduler.Reason) { r.refused[reason]++ }
 
+func (r *result) refusals() (n int) {
+	for _, k := range r.refused {
+		n += k
+	}
+	return n
+}
+
 func (r *result) add(engine int, j *job, granted, now time.Duration) {
 	r.records = append(r.records, record{
 		request: j.request, engine: engine, granted: granted, submitted: j.submitted,
