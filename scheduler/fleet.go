@@ -127,7 +127,7 @@ func (f *fleet) rate() {
 		default:
 			p.pace.prior = caps / float64(len(f.endpoints)) / float64(p.MaxConcurrency)
 		}
-		p.pace.fade(p.pace.at, 0)
+		p.pace.settle()
 	}
 }
 

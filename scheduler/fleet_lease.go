@@ -54,7 +54,7 @@ func (f *fleet) started(l *lease, now time.Time) {
 		return
 	}
 	if took := now.Sub(l.at); took > 0 {
-		p.pace.observe(f.speed.observe(l.behind, took), now)
+		p.pace.observe(f.speed.observe(l.behind, took.Seconds()), now)
 	}
 	f.computed(l)
 }

@@ -10,54 +10,75 @@ import (
 // for what takes others 100 ms. It begins as what the operator says and follows
 // what the endpoint shows; without news for a while it goes back, so that a bad
 // hour is not held against an endpoint that gets nothing to prove itself with.
+//
+// What it shows counts only where it clearly differs from the prior: equal
+// endpoints show different times by chance, and if those decided, new prompts
+// would all go to one of them.
 type pace struct {
-	prior float64 // by what the operator says
-	slow  float64 // what it is now; above 0
-	seen  float64 // observations, fading
-	sum   float64 // of them
-	at    time.Time
+	prior float64   // by what the operator says; above 0
+	slow  float64   // what counts now
+	seen  float64   // observations, fading
+	sum   float64   // of their logarithms, as multiples of the prior
+	at    time.Time // when they faded last
 }
 
 const (
-	priorWeight  = 4 // observations that the prior counts as
+	priorWeight  = 8 // observations that the prior counts as
+	clearly      = 2
 	paceHalfLife = 30 * time.Second
 	paceRefresh  = 10 * time.Second
-	// stepTokens is what a request costs beside its tokens: the step of the
-	// engine that begins it, the way there and back.
-	stepTokens = 512
 	// maxSlow bounds what one observation says.
 	maxSlow = 64
 )
 
-// fade ages what was seen, at most once in a while when nothing is observed.
-func (p *pace) fade(now time.Time, atLeast time.Duration) {
+// fade ages what was seen, if that is due.
+func (p *pace) fade(now time.Time, due time.Duration) {
 	passed := now.Sub(p.at)
-	if passed < atLeast {
+	if passed < due && p.slow > 0 {
 		return
 	}
 	p.at = now
-	if p.seen > 0 {
-		keep := math.Exp2(-passed.Seconds() / paceHalfLife.Seconds())
-		p.seen, p.sum = p.seen*keep, p.sum*keep
-	}
-	p.slow = (priorWeight*p.prior + p.sum) / (priorWeight + p.seen)
+	keep := math.Exp2(-max(passed.Seconds(), 0) / paceHalfLife.Seconds())
+	p.seen, p.sum = p.seen*keep, p.sum*keep
+	p.settle()
 }
 
 func (p *pace) observe(slow float64, now time.Time) {
 	p.fade(now, 0)
-	p.seen, p.sum = p.seen+1, p.sum+min(max(slow, 1.0/maxSlow), maxSlow)
-	p.slow = (priorWeight*p.prior + p.sum) / (priorWeight + p.seen)
+	p.seen++
+	p.sum += math.Log(min(max(slow, 1.0/maxSlow), maxSlow) / p.prior)
+	p.settle()
+}
+
+func (p *pace) settle() {
+	p.slow = p.prior
+	if by := math.Exp(p.sum / (priorWeight + p.seen)); by > clearly || by < 1/clearly {
+		p.slow *= by
+	}
 }
 
 // speed is how fast the pool's endpoints do prefill work, on average over what
-// they did lately.
-type speed struct{ tokens, seconds float64 }
+// they did lately: the straight line through all times to first token by the
+// tokens that had to be computed until then. What it has at no tokens is what a
+// request costs beside them: the way there and back, and the engine's step.
+type speed struct{ n, work, took, work2, both float64 }
 
 // observe takes a time to first token and the tokens that had to be computed
 // for it, and returns it as a multiple of what was to be expected.
-func (s *speed) observe(tokens int, took time.Duration) (slow float64) {
+func (s *speed) observe(tokens int, seconds float64) (slow float64) {
 	const keep = 1 - 1.0/256
-	work := float64(tokens + stepTokens)
-	s.tokens, s.seconds = keep*s.tokens+work, keep*s.seconds+took.Seconds()
-	return took.Seconds() * s.tokens / (s.seconds * work)
+	work := float64(tokens)
+	s.n, s.work, s.took = keep*s.n+1, keep*s.work+work, keep*s.took+seconds
+	s.work2, s.both = keep*s.work2+work*work, keep*s.both+work*seconds
+	return seconds / s.expect(work)
+}
+
+func (s *speed) expect(work float64) (seconds float64) {
+	meanWork, meanTook := s.work/s.n, s.took/s.n
+	variance := s.work2/s.n - meanWork*meanWork
+	slope := 0.0
+	if variance > meanWork*meanWork/100 { // else all are much the same, and so is what they take
+		slope = min(max((s.both/s.n-meanWork*meanTook)/variance, 0), meanTook/meanWork)
+	}
+	return meanTook + slope*(work-meanWork)
 }

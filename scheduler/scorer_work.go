@@ -11,7 +11,7 @@ const (
 	uncachedCost = 8
 	// evictionCost is what it costs more where it drives out blocks that were
 	// just used, compared with blocks that are the oldest of all.
-	evictionCost = 0.5
+	evictionCost = 2
 	// leaseCost is what a request costs that is being answered: it takes part
 	// in every step.
 	leaseCost = 64
