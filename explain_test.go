@@ -43,7 +43,8 @@ func TestExplanationsAreForPeople(t *testing.T) {
 		want string
 	}{
 		{
-			"a request that waited and was picked for", explanation{Replica: "http://r1", Decisions: []gateway.Decision{decided(nil)}},
+			"a request that waited and was picked for",
+			explanation{Replica: "http://r1", Decisions: []gateway.Decision{decided(nil)}},
 			`req_1.1 at http://r1: the sentence
   asked for   org/chat, org/chat-fast in pool main, band batch (-10), as flow_x
   came        2026-11-05 06:07:08.009: 14 waited in the pool, about 6 before it
@@ -57,7 +58,8 @@ func TestExplanationsAreForPeople(t *testing.T) {
 `,
 		},
 		{
-			"one that was refused, of a model that is gone", explanation{Replica: "http://r1", Decisions: []gateway.Decision{decided(func(d *gateway.Decision) {
+			"one that was refused, of a model that is gone",
+			explanation{Replica: "http://r1", Decisions: []gateway.Decision{decided(func(d *gateway.Decision) {
 				d.Refused, d.Candidates, d.Left, d.Endpoint, d.Held = scheduler.QueueTimeout, nil, nil, "", scheduler.HeldByEndpoints
 				d.Models, d.BandName = nil, ""
 			})}},
@@ -70,7 +72,8 @@ func TestExplanationsAreForPeople(t *testing.T) {
 `,
 		},
 		{
-			"one that didn't wait", explanation{Replica: "http://r1", Decisions: []gateway.Decision{decided(func(d *gateway.Decision) {
+			"one that didn't wait",
+			explanation{Replica: "http://r1", Decisions: []gateway.Decision{decided(func(d *gateway.Decision) {
 				d.Held, d.Waited, d.Queued, d.Ahead, d.Considered, d.Candidates, d.Left = "", 0, 0, 0, 1, nil, nil
 			})}},
 			`req_1.1 at http://r1: the sentence
@@ -82,7 +85,8 @@ func TestExplanationsAreForPeople(t *testing.T) {
 `,
 		},
 		{
-			"one that waits", explanation{Replica: "http://r2", Waiting: &gateway.Waiting{
+			"one that waits",
+			explanation{Replica: "http://r2", Waiting: &gateway.Waiting{
 				ID: "req_2", Model: "org/chat", Pool: "main", Band: "standard", Waited: 1500 * time.Millisecond,
 				Position: &scheduler.Position{Ahead: 4, Expected: 700 * time.Millisecond, Hold: scheduler.HeldByNoEndpoint},
 			}},
@@ -93,7 +97,8 @@ func TestExplanationsAreForPeople(t *testing.T) {
 `,
 		},
 		{
-			"one that waits at a scheduler elsewhere", explanation{Replica: "http://r2", Waiting: &gateway.Waiting{ID: "req_2", Model: "m", Pool: "p", Band: "b", Waited: 20 * time.Millisecond}},
+			"one that waits at a scheduler elsewhere",
+			explanation{Replica: "http://r2", Waiting: &gateway.Waiting{ID: "req_2", Model: "m", Pool: "p", Band: "b", Waited: 20 * time.Millisecond}},
 			`req_2 waits at http://r2
   asked for   m in pool p, band b
   waits       20ms so far

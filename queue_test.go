@@ -89,7 +89,7 @@ func TestARequestThatWaitsIsExplained(t *testing.T) {
 	var body struct {
 		Usage struct {
 			QueueTime float64 `json:"queue_time"`
-		}
+		} `json:"usage"`
 	}
 	if err := json.Unmarshal([]byte(a.text), &body); err != nil || body.Usage.QueueTime <= 0 {
 		t.Errorf("usage tells no queue time: %s", a.text)

@@ -77,7 +77,7 @@ func (f failure) write(w http.ResponseWriter) error {
 	h.Set(headerType, jsonType)
 	h.Set(headerLength, strconv.Itoa(len(body)))
 	w.WriteHeader(f.status)
-	_, err := w.Write(body)
+	_, err := w.Write(body) //nolint:gosec // JSON, and declared as such
 	return err
 }
 

@@ -105,7 +105,9 @@ func TestWhatWaitsIsCountedAtEachScrape(t *testing.T) {
 		}
 		leave()
 		for range 3 {
-			<-ends
+			if got := causeOf(<-ends); got != gateway.ClientGone {
+				t.Errorf("ended as %s", got)
+			}
 		}
 		free()
 		got = samples(t, h.metrics, "llm_d_epp_flow_control_")

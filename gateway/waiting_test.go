@@ -154,7 +154,9 @@ func TestTheListOfTheWaitingLosesNobody(t *testing.T) {
 		}
 		for _, i := range []int{3, 0, 6, 2, 4, 5, 1} { // middle, first, last, beside a gap, ..., the only one
 			leave[i]()
-			<-left
+			if got := causeOf(<-left); got != gateway.ClientGone {
+				t.Errorf("ended as %s", got)
+			}
 			for at, id := range want {
 				if id == fmt.Sprintf("req_%d", i) {
 					want = append(want[:at:at], want[at+1:]...)
@@ -185,7 +187,9 @@ func TestAWaitingRequestIsShownWithoutItsPlace(t *testing.T) {
 			t.Errorf("shown %+v", list)
 		}
 		leave()
-		<-end
+		if got := causeOf(<-end); got != gateway.ClientGone {
+			t.Errorf("ended as %s", got)
+		}
 		free()
 	})
 }

@@ -147,14 +147,12 @@ func part(n, most int64) float64 {
 }
 
 func histogram(d *prometheus.Desc, t scheduler.Timing, labels ...string) prometheus.Metric {
-	bounds := scheduler.TimingBounds()
-	buckets := make(map[float64]uint64, len(bounds))
+	buckets := make(map[float64]uint64, len(t.Counts))
 	total := uint64(0)
-	for i, n := range t.Counts {
-		total += n
-		if i < len(bounds) {
-			buckets[bounds[i].Seconds()] = total
-		}
+	for i, bound := range scheduler.TimingBounds() {
+		total += t.Counts[i]
+		buckets[bound.Seconds()] = total
 	}
+	total += t.Counts[len(t.Counts)-1]
 	return prometheus.MustNewConstHistogram(d, total, t.Sum.Seconds(), buckets, labels...)
 }
