@@ -141,7 +141,7 @@ func (f *Fleet) reconcile(snap *catalogue.Snapshot) {
 			w.settings = settings
 			w.scheduler.SetConfig(settings.Config)
 		}
-		f.place(w.watcher, p, settings.Config.Detector.Staleness/4)
+		f.place(w.watcher, p, settings.Config.Detector.Staleness)
 	}
 	for name, w := range f.pools {
 		if !wanted[name] {

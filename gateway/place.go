@@ -15,9 +15,13 @@ import (
 )
 
 // place tells a watcher which endpoints its pool has and where it finds more.
-// Metrics are read as often as the pool says, else as often as the scheduler's
-// document needs it; 0 says neither.
-func (f *Fleet) place(w *pool.Pool, p *catalogue.Pool, needed time.Duration) {
+// Metrics are read as often as the pool says, else as it is usual, but four
+// times before they are stale by the scheduler's document.
+func (f *Fleet) place(w *pool.Pool, p *catalogue.Pool, stale time.Duration) {
+	needed := stale / 4
+	if needed >= pool.DefaultScrape {
+		needed = 0
+	}
 	w.Set(pool.Settings{Scrape: cmp.Or(p.ScrapeInterval, needed), Scaling: scalingOf(p)})
 	w.SetDiscovery(sourceOf(p), func(found pool.Found) pool.Endpoint {
 		e := p.Endpoint(found.ID)

@@ -114,7 +114,7 @@ func TestExamplesMeanWhatTheyMeanToLLMD(t *testing.T) {
 		{"d", pickerconfig.Document{
 			Config: scheduler.Config{ // endpoints keep Weir's own bound: the detector knows only what engines report
 				MaxQueued: unbounded, TTL: time.Minute, NoEndpointTTL: time.Minute, DefaultBand: strict,
-				Detector:   scheduler.Detector{Kind: scheduler.UtilizationDetector, QueueDepth: 5, KVUsage: 0.8},
+				Detector:   scheduler.Detector{Kind: scheduler.UtilizationDetector, QueueDepth: 5, KVUsage: 0.8, Staleness: 6 * time.Second},
 				UsageLimit: scheduler.UsageLimit{Kind: scheduler.SoftReflective}, Profile: llmd,
 			},
 		}, []string{"llm-d.ai/v1alpha1 is old"}},

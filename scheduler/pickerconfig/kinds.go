@@ -7,6 +7,10 @@ import (
 	"weir/scheduler"
 )
 
+// staleAfter is where a load counts as unknown. llm-d's 200 ms are four of its
+// readings; a loaded gateway may well miss so many.
+const staleAfter = 6 * time.Second
+
 // tiny is a number that has no effect where 0 would mean the default.
 const tiny = 1e-12
 
@@ -141,7 +145,7 @@ func concurrency(d *document, p *plugin) []param {
 }
 
 func utilization(d *document, p *plugin) []param {
-	p.detector = scheduler.Detector{Kind: scheduler.UtilizationDetector, QueueDepth: 5, KVUsage: 0.8}
+	p.detector = scheduler.Detector{Kind: scheduler.UtilizationDetector, QueueDepth: 5, KVUsage: 0.8, Staleness: staleAfter}
 	u := &p.detector
 	var policy string
 	return []param{

@@ -274,3 +274,30 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// Each filter and scorer that a document may name is one that the scheduler
+// has: none is read and then left out.
+func TestWhatIsSupportedIsThere(t *testing.T) {
+	t.Parallel()
+	for line := range strings.Lines(pickerconfig.Supported()) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 5 || !strings.Contains(cells[2], "filter") && !strings.Contains(cells[2], "scorer") {
+			continue
+		}
+		name := strings.Trim(cells[1], " `")
+		parameters := map[string]string{
+			"by-label":              "label: zone, validValues: [a]",
+			"label-selector-filter": "matchLabels: {zone: a}", "by-label-selector": "matchLabels: {zone: a}",
+			"context-length-aware": "enableFiltering: true",
+		}[name]
+		d, err := pickerconfig.Parse([]byte(head + "plugins: [{type: " + name + ", parameters: {" + parameters + "}}]"))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		p := d.Config.Profile
+		if len(p.Filters)+len(p.Scorers) == 0 || len(p.Unsupported()) > 0 {
+			t.Errorf("%s: %+v; the scheduler lacks %v", name, p, p.Unsupported())
+		}
+	}
+}

@@ -148,7 +148,31 @@ func scorerKinds() []*kind {
 		{name: "token-load-scorer", role: scorer, params: tokenLoad},
 		{name: "prefix-cache-scorer", role: scorer, params: prefixScorer},
 		{name: "session-affinity-scorer", role: scorer, params: sessionAffinity, note: sessionNote},
+		{name: "no-hit-lru-scorer", role: scorer, params: noHit},
+		{name: "context-length-aware", role: scorer | filter, params: contextLength},
 		{name: scheduler.WorkScorer, role: scorer, params: plain, note: "Weir's own: the prefill work before and of the request, less what is cached there"},
+	}
+}
+
+func noHit(d *document, p *plugin) []param {
+	p.scorer = scheduler.Scorer{Kind: p.kind.name}
+	return []param{
+		{"lruSize", "no effect", d.noEffect("there are as many entries as endpoints")},
+		{"prefixMatchInfoProducerName", "", d.producer(p)},
+	}
+}
+
+func contextLength(d *document, p *plugin) []param {
+	p.scorer, p.filters = scheduler.Scorer{Kind: p.kind.name}, nil
+	filtering := false
+	return []param{
+		{"enableFiltering", "false", func(a at) {
+			d.boolean(&filtering)(a)
+			if filtering {
+				p.filters = []scheduler.Filter{{Kind: p.kind.name}}
+			}
+		}},
+		{"label", "llm-d.ai/context-length-range; no other", choice(d.reader, new(string), "llm-d.ai/context-length-range")},
 	}
 }
 

@@ -52,18 +52,11 @@ func (d *document) profile() scheduler.Profile {
 	var chosen *plugin
 	for _, one := range d.profiles[0].plugins {
 		p := d.byName[one.ref.name]
-		switch role := p.kind.role; {
-		case role&detector != 0:
+		switch {
+		case p.kind.role&detector != 0:
 			out.Filters = append(out.Filters, scheduler.Filter{Kind: p.kind.name, Detector: p.detector})
-		case role&filter != 0 && p.idle:
-			d.warn(one.ref.at, "has no effect: its threshold is 0")
-		case role&filter != 0:
-			out.Filters = append(out.Filters, p.filters...)
-		case role&scorer != 0 && one.weight == 0:
-			d.warn(one.ref.at, "has no effect: its weight is 0")
-		case role&scorer != 0:
-			p.scorer.Weight = one.weight
-			out.Scorers = append(out.Scorers, p.scorer)
+		case p.kind.role&picker == 0:
+			d.rate(&out, p, one)
 		case chosen != nil && chosen != p:
 			d.fail(one.ref.at, "is a second picker: a profile has one")
 		default:
@@ -76,5 +69,25 @@ func (d *document) profile() scheduler.Profile {
 	if p := d.first(prefixProducer); p != nil {
 		out.Prefix = p.prefix
 	}
+	if len(out.Scorers) == 0 { // all are as good, and the best of them is any
+		out.Picker.Kind = scheduler.Random
+	}
 	return out
+}
+
+// rate adds a filter, a scorer, or what is both.
+func (d *document) rate(to *scheduler.Profile, p *plugin, as profilePlugin) {
+	if p.idle {
+		d.warn(as.ref.at, "has no effect: its threshold is 0")
+		return
+	}
+	to.Filters = append(to.Filters, p.filters...)
+	switch {
+	case p.scorer.Kind == "":
+	case as.weight == 0:
+		d.warn(as.ref.at, "rates nothing: its weight is 0")
+	default:
+		p.scorer.Weight = as.weight
+		to.Scorers = append(to.Scorers, p.scorer)
+	}
 }

@@ -59,8 +59,6 @@ func refused() map[string]string {
 		"predicted-latency-producer":                latency,
 		"slo-headroom-tier-filter":                  latency,
 		"latency-slo-admitter":                      latency,
-		"no-hit-lru-scorer":                         "weir-work-scorer spreads prompts that nobody has cached",
-		"context-length-aware":                      "give long contexts a model and a pool of their own",
 		"precise-prefix-cache-scorer":               "the prefix cache is followed by what was sent: use prefix-cache-scorer",
 		"precise-prefix-cache-producer":             "the prefix cache is followed by what was sent: use approx-prefix-cache-producer",
 		"burst-prefix-cache-producer":               "approx-prefix-cache-producer counts a prefix from its dispatch on, bursts included",

@@ -45,9 +45,12 @@ type Settings struct {
 	Scaling Scaling
 }
 
+// DefaultScrape is the time between two readings of an endpoint's metrics in a
+// pool that isn't large.
+const DefaultScrape = 200 * time.Millisecond
+
 const (
-	defaultScrape = 200 * time.Millisecond
-	scrapeEach    = 2 * time.Millisecond // of the interval, for each endpoint
+	scrapeEach = 2 * time.Millisecond // of the interval, for each endpoint
 )
 
 // roleLabel is where llm-d looks for the part of the work that an endpoint does.
@@ -313,7 +316,7 @@ func (p *Pool) scrapeInterval() time.Duration {
 	if p.settings.Scrape > 0 {
 		return p.settings.Scrape
 	}
-	return max(defaultScrape, time.Duration(len(p.watched))*scrapeEach)
+	return max(DefaultScrape, time.Duration(len(p.watched))*scrapeEach)
 }
 
 // jitter spreads d by a fifth to either side.
