@@ -43,6 +43,7 @@ func newRig(t *testing.T, cfg scheduler.Config, engines int) rig {
 // ask sends one request of so many prompt and output tokens on its whole way,
 // and returns the time to its first token.
 func (r rig) ask(t *testing.T, band, input, output int) time.Duration {
+	t.Helper()
 	began := time.Now()
 	l, err := r.Schedule(t.Context(), scheduler.Request{
 		Flow: scheduler.Flow{FairnessID: fmt.Sprint("tenant of ", band), Band: band}, InputTokens: input, OutputTokens: output,
@@ -84,6 +85,7 @@ func (w *firstToken) Write(b []byte) (int, error) {
 // open asks at random times at a mean rate, per second, for so long, and
 // returns the times to the first tokens, sorted, when all are over.
 func (r rig) open(t *testing.T, seed uint64, band int, rate float64, long time.Duration, input, output int) []time.Duration {
+	t.Helper()
 	chance := rand.New(rand.NewPCG(seed, 0))
 	var mu sync.Mutex
 	var all []time.Duration
@@ -131,7 +133,7 @@ func TestTheTopBandIsIsolatedFromAFlood(t *testing.T) {
 		var measure sync.WaitGroup
 		measure.Go(func() {
 			n := 0
-			for range 3000 { // from the second second to the thirty-second
+			for range 3000 { // while the flood lasts: seconds 2 to 30
 				<-time.After(10 * time.Millisecond)
 				if n++; n > 200 {
 					busy += float64(r.Live()) / (engines * places) / 2800
