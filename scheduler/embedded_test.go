@@ -186,35 +186,51 @@ func TestAllUnhealthyWaitsAndRecovers(t *testing.T) {
 // fails the test.
 func TestCancellingTenThousandLeavesNothing(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := healthy(t, scheduler.Config{MaxQueued: 1 << 20, MaxBandQueued: 1 << 20, MaxFlowQueued: 1 << 20}, endpoint("a", 1))
-		running := take(t, e, of("f"))
-		ctx, cancel := context.WithCancel(t.Context())
-		const n = 10_000
-		var answers []<-chan answer
-		for i := range n {
-			r := of(fmt.Sprintf("f%d", i%100))
-			r.Flow.Band = i % 3
-			answers = append(answers, send(ctx, e, r))
+	for _, policy := range []scheduler.FairnessPolicy{
+		scheduler.VirtualTokenCounter, scheduler.GlobalStrict, scheduler.RoundRobin, scheduler.LeastAttainedService, scheduler.TurnPriority,
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { cancelTenThousand(t, policy) })
+		})
+	}
+}
+
+func cancelTenThousand(t *testing.T, policy scheduler.FairnessPolicy) {
+	t.Helper()
+	e := healthy(t, scheduler.Config{
+		MaxQueued: 1 << 20, MaxBandQueued: 1 << 20, MaxFlowQueued: 1 << 20,
+		DefaultBand: scheduler.BandConfig{MinShare: 0.2, Fairness: scheduler.Fairness{Policy: policy}},
+	}, endpoint("a", 1))
+	running := take(t, e, of("f"))
+	ctx, cancel := context.WithCancel(t.Context())
+	const n = 10_000
+	var answers []<-chan answer
+	for i := range n {
+		r := of(fmt.Sprintf("f%d", i%100))
+		r.ID, r.Flow.Band, r.Body, r.Reserved = fmt.Sprint(i), i%3, make([]byte, i%10), i%2*100
+		r.Session = fmt.Sprintf("s%d", i%1000)
+		answers = append(answers, send(ctx, e, r))
+	}
+	synctest.Wait()
+	if got := e.Queued(); got != n {
+		t.Fatalf("%d queued, want %d", got, n)
+	}
+	cancel()
+	for _, c := range answers {
+		if a := <-c; a.reason() != scheduler.Cancelled {
+			t.Fatalf("got %+v, want a refusal as cancelled", a)
 		}
-		synctest.Wait()
-		if got := e.Queued(); got != n {
-			t.Fatalf("%d queued, want %d", got, n)
-		}
-		cancel()
-		for _, c := range answers {
-			if a := <-c; a.reason() != scheduler.Cancelled {
-				t.Fatalf("got %+v, want a refusal as cancelled", a)
-			}
-		}
-		synctest.Wait()
-		s := e.State()
-		if s.Queued != 0 || s.Live != 1 {
-			t.Errorf("%d queued and %d live, want 0 and 1", s.Queued, s.Live)
-		}
-		running.End(scheduler.Outcome{})
-		take(t, e, of("g")).End(scheduler.Outcome{})
-	})
+	}
+	synctest.Wait()
+	if s := e.State(); s.Queued != 0 || s.Live != 1 {
+		t.Errorf("%d queued and %d live, want 0 and 1", s.Queued, s.Live)
+	}
+	running.End(scheduler.Outcome{})
+	if err := e.Left(); err != nil {
+		t.Error(err)
+	}
+	take(t, e, of("g")).End(scheduler.Outcome{})
 }
 
 func TestOpenCircuitLetsOneRequestTry(t *testing.T) {

@@ -227,7 +227,7 @@ func checkPolicy(t *rapid.T, policy FairnessPolicy, ref reference) {
 		if r, ok := ref.(*plainRoundRobin); ok && len(waiting) == 0 {
 			r.last = "" // the next backlog begins with the first id
 		}
-		now = now.Add(time.Duration(rapid.IntRange(0, 40_000).Draw(t, "ms")) * time.Millisecond)
+		now = now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 250, 9_000, 40_000, 119_000, 121_000}).Draw(t, "ms")) * time.Millisecond)
 	}
 }
 
@@ -278,11 +278,48 @@ func TestBandsWithOnePolicyShareWhatItKnows(t *testing.T) {
 	q.ended(c, service{input: 1000, output: 10}, now)
 	q.wait(in("busy", 0), now)
 	q.wait(in("quiet", 0), now)
-	if got := q.next(always).flow.id; got != "quiet" {
-		t.Errorf("it is the turn of %s in one band, though it was served in another", got)
+	expect := func(what, want string) {
+		t.Helper()
+		if got := q.band(0).next().flow.id; got != want {
+			t.Errorf("%s it is the turn of %s, want %s", what, got, want)
+		}
 	}
+	expect("of one that was served in another band and one that wasn't", "quiet")
+	q.wait(in("quiet", 1), now)
+	_, c = q.send(t, service{}, now)
+	q.ended(c, service{input: 5000}, now)
+	expect("when that is served more in another band while both wait", "busy")
+	q.wait(in("quiet", 1), now.Add(time.Hour))
+	expect("when it comes back in another band after an hour", "quiet")
 	if n := len(q.programs[las.Fairness.withDefaults()]); n != 2 {
 		t.Errorf("%d programs are known, want 2", n)
+	}
+}
+
+func TestABandThatIsNoLongerNamedIsForgotten(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_700_000_000, 0)
+	las := Fairness{Policy: LeastAttainedService}
+	cfg := Config{Bands: []BandConfig{{Priority: 1, Fairness: las}, {Priority: 2, Fairness: las}, {Priority: 3, Fairness: las}}}
+	q := newQueues(cfg)
+	for _, priority := range []int{1, 2, 3} {
+		q.wait(in("f", priority), now)
+		_, c := q.send(t, service{}, now)
+		if priority != 2 {
+			q.ended(c, service{}, now)
+		}
+	}
+	cfg = Config{Bands: []BandConfig{{Priority: 1, Fairness: las}}}.withDefaults()
+	q.configure(&cfg)
+	var left []int
+	for _, b := range q.bands {
+		left = append(left, b.priority)
+	}
+	if !slices.Equal(left, []int{2, 1}) {
+		t.Errorf("bands %v are left, want the named one and the one in which something runs", left)
+	}
+	if p := q.programs[las.withDefaults()]["f"]; p == nil || len(p.flows) != 1 {
+		t.Errorf("the program knows of flows in bands that are gone: %+v", p)
 	}
 }
 

@@ -27,12 +27,21 @@ type tenant struct {
 // that each was served, an output token counting double.
 func compete(t *testing.T, slots int, long time.Duration, tenants ...tenant) map[string]float64 {
 	t.Helper()
-	e := healthy(t, scheduler.Config{}, endpoint("a", slots))
+	sum := map[string]float64{}
+	competeFor(t, scheduler.Config{}, slots, long, func(name string, tokens float64, _ time.Time) { sum[name] += tokens }, tenants...)
+	return sum
+}
+
+// competeFor does so and tells what is served when.
+func competeFor(t *testing.T, cfg scheduler.Config, slots int, long time.Duration, told func(name string, tokens float64, at time.Time), tenants ...tenant) {
+	t.Helper()
+	e := healthy(t, cfg, endpoint("a", slots))
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
 	type service struct {
 		name   string
 		tokens float64
+		at     time.Time
 	}
 	served := make(chan service, 1024)
 	done := make(chan struct{})
@@ -56,24 +65,23 @@ func compete(t *testing.T, slots int, long time.Duration, tenants ...tenant) map
 						o = scheduler.Outcome{Result: scheduler.Abandoned}
 					}
 					l.End(o)
-					served <- service{n.name, tokens}
+					served <- service{n.name, tokens, time.Now()}
 				}
 			}()
 		}
 	}
-	sum, running := map[string]float64{}, 0
+	running := 0
 	for _, n := range tenants {
 		running += n.clients
 	}
 	for running > 0 {
 		select {
 		case s := <-served:
-			sum[s.name] += s.tokens
+			told(s.name, s.tokens, s.at)
 		case <-done:
 			running--
 		}
 	}
-	return sum
 }
 
 func TestBackloggedFlowsShareTokensByWeight(t *testing.T) {

@@ -56,11 +56,30 @@ func (m *model) check(t *rapid.T) {
 	if s.Queued != len(m.pending) {
 		t.Fatalf("%d requests queued, %d have no answer", s.Queued, len(m.pending))
 	}
+	for id := range m.pending {
+		if p, waits := m.e.Position(fmt.Sprint(id)); !waits || p.Ahead < 0 || p.Ahead >= s.Queued || p.Expected < 0 {
+			t.Fatalf("request %d waits among %d at %+v (%v)", id, s.Queued, p, waits)
+		}
+	}
+	for id := range m.live {
+		if _, waits := m.e.Position(fmt.Sprint(id)); waits {
+			t.Fatalf("request %d runs and waits", id)
+		}
+	}
+	if !m.gated && s.Queued > maxQueued {
+		t.Fatalf("%d queued in a pool that takes %d", s.Queued, maxQueued)
+	}
 	queued, live := 0, 0
 	for _, b := range s.Bands {
 		sum := 0
+		if !m.gated && b.Queued > maxBandQueued {
+			t.Fatalf("%d queued in a band that takes %d", b.Queued, maxBandQueued)
+		}
 		for _, f := range b.Flows {
 			sum += f.Queued
+			if !m.gated && f.Queued > maxFlowQueued {
+				t.Fatalf("%d queued in a flow that takes %d", f.Queued, maxFlowQueued)
+			}
 		}
 		if sum != b.Queued {
 			t.Fatalf("band %d has %d queued, its flows %d", b.Priority, b.Queued, sum)
@@ -113,6 +132,12 @@ func (m *model) actions() map[string]func(*rapid.T) {
 				InputTokens: rapid.IntRange(0, 1000).Draw(t, "input"),
 				TTL:         time.Duration(rapid.IntRange(-1, 20).Draw(t, "ttl")) * time.Second,
 				Exclude:     rapid.SliceOfN(id, 0, 2).Draw(t, "exclude"),
+				ID:          fmt.Sprint(m.next),
+				Body:        make([]byte, rapid.IntRange(0, 50).Draw(t, "bytes")),
+				Session:     rapid.SampledFrom([]string{"", "s", "t"}).Draw(t, "session"),
+				Turn:        rapid.IntRange(0, 3).Draw(t, "turn"),
+				TTFT:        time.Duration(rapid.IntRange(-1, 5).Draw(t, "ttft")) * time.Second,
+				Reserved:    rapid.SampledFrom([]int{0, 0, 500}).Draw(t, "reserved"),
 			}
 			if rapid.Bool().Draw(t, "retry") {
 				r.QueuedAt = time.Now().Add(-time.Duration(rapid.IntRange(-1, 5).Draw(t, "age")) * time.Second)
@@ -168,7 +193,36 @@ func (m *model) actions() map[string]func(*rapid.T) {
 	}
 }
 
-// Whatever happens, in whatever order: leases never exceed what their endpoint
+// The caps of the pool that random operations are tried on.
+const maxQueued, maxBandQueued, maxFlowQueued = 12, 8, 4
+
+// settings draws policies for three bands.
+func settings(t *rapid.T) scheduler.Config {
+	cfg := scheduler.Config{
+		MaxConcurrency: 2, MaxQueued: maxQueued, MaxBandQueued: maxBandQueued, MaxFlowQueued: maxFlowQueued, TTL: 10 * time.Second,
+		NoEndpointTTL: 5 * time.Second, Breaker: scheduler.Breaker{Faults: 2},
+		MaxBytes: int64(rapid.SampledFrom([]int{0, 300}).Draw(t, "max bytes")),
+	}
+	for priority := -1; priority <= 1; priority++ {
+		cfg.Bands = append(cfg.Bands, scheduler.BandConfig{
+			Priority: priority,
+			TTL:      time.Duration(rapid.SampledFrom([]int{0, -1, 3}).Draw(t, "band ttl")) * time.Second,
+			MaxBytes: int64(rapid.SampledFrom([]int{0, 100}).Draw(t, "max band bytes")),
+			MinShare: rapid.SampledFrom([]float64{0, 0.3}).Draw(t, "share"),
+			Ordering: rapid.SampledFrom([]scheduler.Ordering{scheduler.FirstCome, scheduler.Earliest, scheduler.SLODeadline}).Draw(t, "ordering"),
+			Fairness: scheduler.Fairness{
+				Policy: rapid.SampledFrom([]scheduler.FairnessPolicy{
+					scheduler.VirtualTokenCounter, scheduler.GlobalStrict, scheduler.RoundRobin,
+					scheduler.LeastAttainedService, scheduler.TurnPriority,
+				}).Draw(t, "fairness"),
+				IgnoreTurns: rapid.Bool().Draw(t, "ignore turns"),
+			},
+		})
+	}
+	return cfg
+}
+
+// Whatever the policies and whatever happens, in whatever order: leases never exceed what their endpoint
 // may take, every request is either in the queue or has its answer, nobody
 // waits while a healthy endpoint has room, and in the end nothing is left.
 func TestRandomOperationsLoseNothing(t *testing.T) {
@@ -178,15 +232,14 @@ func TestRandomOperationsLoseNothing(t *testing.T) {
 		// bubble does not have.
 		rapid.Check(struct{ rapid.TB }{t}, func(t *rapid.T) {
 			m := &model{
-				e: embedded{scheduler.New(scheduler.Config{
-					MaxConcurrency: 2, MaxQueued: 12, MaxBandQueued: 8, MaxFlowQueued: 4, TTL: 10 * time.Second,
-					NoEndpointTTL: 5 * time.Second, Breaker: scheduler.Breaker{Faults: 2},
-				}, nil)},
+				e:       embedded{scheduler.New(settings(t), nil)},
 				pending: map[int]pending{}, live: map[int]scheduler.Lease{},
 			}
 			defer m.e.Close()
 			m.e.SetEndpoints([]scheduler.Endpoint{endpoint("a", 2), endpoint("b", 1)})
-			t.Repeat(m.actions())
+			actions := m.actions()
+			actions["change policies"] = func(t *rapid.T) { m.e.SetConfig(settings(t)) }
+			t.Repeat(actions)
 			m.finish(t)
 		})
 	})
@@ -203,5 +256,8 @@ func (m *model) finish(t *rapid.T) {
 	s := m.e.State()
 	if len(m.pending) != 0 || s.Live != 0 || s.Queued != 0 {
 		t.Fatalf("at the end %d have no answer, %d are live and %d queued", len(m.pending), s.Live, s.Queued)
+	}
+	if err := m.e.Left(); err != nil {
+		t.Fatalf("at the end %v", err)
 	}
 }

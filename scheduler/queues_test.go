@@ -258,3 +258,21 @@ func checkCounts(t *rapid.T, q *queues, waiting map[string]*waiter, live []*char
 		t.Fatalf("the pool counts %d of %d bytes, %d by id; %d of %d wait, %d of %d run", q.queued, q.bytes, len(q.byID), queued, len(waiting), running, len(live))
 	}
 }
+
+func TestTimerThatFiredForAnEarlierLimitIsTooEarly(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	w := &waiter{timer: time.NewTimer(time.Hour)}
+	w.limit(now.Add(time.Second), now)
+	w.limit(now.Add(time.Minute), now) // and then the timer's second is taken note of
+	if !w.early(now.Add(time.Second)) {
+		t.Error("a limit that was put off refused at its old time")
+	}
+	if w.early(now.Add(-time.Hour)) {
+		t.Error("the clock was believed more than the timer")
+	}
+	w.limit(time.Time{}, now)
+	if !w.early(now.Add(time.Hour)) {
+		t.Error("a limit that was lifted refused")
+	}
+}

@@ -189,22 +189,39 @@ func TestShareIsNotSavedUp(t *testing.T) {
 	}
 
 	// A band whose backlog comes and goes gets no more by that.
-	blinks := newQueues(shares(map[int]float64{0: 0.1}))
-	blinks.flood(10, 3)
-	low := 0
+	blinks, low := newQueues(shares(map[int]float64{0: 0.1})), 0
+	blinks.flood(10, 4000)
 	for range 1000 {
 		w := blinks.wait(in("blinks", 0), now)
-		got, c := blinks.send(t, service{input: 1000}, now)
-		blinks.ended(c, service{input: 1000}, now)
-		if got == w {
-			low++
-			continue
+		for range 2 {
+			got, c := blinks.send(t, service{input: 1000}, now)
+			blinks.ended(c, service{input: 1000}, now)
+			if got == w {
+				low++
+			}
 		}
-		blinks.flood(10, 1)
-		blinks.remove(w)
+		if w.flow != nil {
+			blinks.remove(w)
+		}
+		_, c := blinks.send(t, service{input: 1000}, now)
+		blinks.ended(c, service{input: 1000}, now)
 	}
-	if low > 110 {
-		t.Errorf("a band whose backlog comes and goes got %d of 1,000 places, want at most its share of 100", low)
+	if low < 100 || low > 310 {
+		t.Errorf("a band whose backlog comes and goes got %d of 3,000 places, want at most its share of 300", low)
+	}
+
+	// Nor does one keep what it was owed when it left.
+	leaves := newQueues(shares(map[int]float64{0: 0.1}))
+	leaves.flood(10, 3)
+	w := leaves.wait(in("leaves", 0), now)
+	leaves.send(t, service{input: 1000}, now)
+	if leaves.next(always) != w {
+		t.Fatal("a band that is owed something does not go first")
+	}
+	leaves.remove(w)
+	leaves.wait(in("leaves", 0), now)
+	if got := leaves.next(always).band.priority; got != 10 {
+		t.Error("a band kept what it was owed while it was away")
 	}
 }
 
