@@ -23,7 +23,7 @@ const (
 )
 
 func tenants() shares {
-	s := shares{from: 1, windows: 6}
+	s := shares{from: 1, windows: 4}
 	const wanted = 25.0 // requests a second of each tenant for each of its weight: over its share
 	for weight := 1; weight <= 10; weight++ {
 		v := stream{
