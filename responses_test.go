@@ -132,3 +132,56 @@ func TestResponseStreamsEndOnce(t *testing.T) {
 		}
 	}
 }
+
+func TestAConversationRemembersAcrossReplicas(t *testing.T) {
+	t.Parallel()
+	in := install(t)
+	first, _ := in.serve(t)
+	second, _ := in.serve(t)
+	ask := func(method, url, body string) gjson.Result {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+in.key)
+		req.Header.Set("Content-Type", "application/json")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		raw, err := io.ReadAll(res.Body)
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatalf("%s %s: %d %s %v", method, url, res.StatusCode, raw, err)
+		}
+		return gjson.ParseBytes(raw)
+	}
+	c := ask(http.MethodPost, first+"/v1/conversations", `{"items":[{"role":"user","content":"my name is Ada"}],"metadata":{"topic":"names"}}`)
+	at := "/v1/conversations/" + c.Get("id").Str
+	for _, url := range []string{first, second} {
+		if status, r := respond(t, url, in.key, `{"model":"sim-chat","input":"what is it?","max_output_tokens":16,"conversation":"`+c.Get("id").Str+`"}`); status != http.StatusOK || r.Get("conversation.id").Str != c.Get("id").Str {
+			t.Fatalf("%d %s", status, r.Raw)
+		}
+	}
+	items := ask(http.MethodGet, second+at+"/items?order=asc", "")
+	if got := items.Get("data.#.role").Raw; got != `["user","user","assistant","user","assistant"]` {
+		t.Errorf("said by %s", got)
+	}
+	last := items.Get("data.4.id").Str
+	if got := ask(http.MethodGet, first+at+"/items/"+last, ""); got.Get("role").Str != "assistant" {
+		t.Errorf("item %s", got.Raw)
+	}
+	ask(http.MethodDelete, first+at+"/items/"+last, "")
+	ask(http.MethodPost, first+at+"/items", `{"items":[{"role":"assistant","content":"Ada"}]}`)
+	if got := ask(http.MethodGet, second+at+"/items?limit=1", ""); got.Get("data.0.content.0.text").Str != "Ada" || !got.Get("has_more").Bool() {
+		t.Errorf("newest %s", got.Raw)
+	}
+	if got := ask(http.MethodPost, second+at, `{"metadata":{"topic":"changed"}}`); got.Get("metadata.topic").Str != "changed" {
+		t.Errorf("changed to %s", got.Raw)
+	}
+	ask(http.MethodDelete, second+at, "")
+	if status, _ := call(t, http.MethodGet, first+at, in.key); status != http.StatusNotFound {
+		t.Errorf("deleted, but shown: %d", status)
+	}
+}

@@ -25,7 +25,7 @@ func TestRoutesAndDescriptionAgree(t *testing.T) {
 	t.Parallel()
 	var served, described []string
 	for _, rt := range (&Server{}).routes() {
-		served = append(served, rt.method+" "+strings.NewReplacer("*", "{model}", ":id", "{id}").Replace(rt.path))
+		served = append(served, rt.method+" "+strings.NewReplacer("*", "{model}", ":id", "{id}", ":item", "{item}").Replace(rt.path))
 	}
 	for path, item := range description(t).Paths.Map() {
 		for method := range item.Operations() {

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"strconv"
 
@@ -15,6 +14,8 @@ import (
 // Responses is what the Responses API keeps: a *responses.Postgres.
 type Responses interface {
 	responses.Store
+	Conversations
+	Said
 	Object(ctx context.Context, o responses.Owner, id string) ([]byte, error)
 	Delete(ctx context.Context, o responses.Owner, id string) error
 	Input(ctx context.Context, o responses.Owner, id string) ([]responses.Item, error)
@@ -86,7 +87,7 @@ func (s *Server) createResponse(x *exchange) error {
 func (s *Server) getResponse(x *exchange) error {
 	object, err := s.kept.Object(x.Request().Context(), x.owner(), x.Param("id"))
 	if err != nil {
-		return noResponse(x, err)
+		return notFound(err, "Response", x.Param("id"))
 	}
 	s.setProcessing(x)
 	return x.json(object)
@@ -95,7 +96,7 @@ func (s *Server) getResponse(x *exchange) error {
 func (s *Server) deleteResponse(x *exchange) error {
 	id := x.Param("id")
 	if err := s.kept.Delete(x.Request().Context(), x.owner(), id); err != nil {
-		return noResponse(x, err)
+		return notFound(err, "Response", x.Param("id"))
 	}
 	return s.answerJSON(x, deleted{ID: id, Object: "response", Deleted: true})
 }
@@ -114,7 +115,7 @@ func (s *Server) listInput(x *exchange) error {
 	}
 	items, err := s.kept.Input(x.Request().Context(), x.owner(), x.Param("id"))
 	if err != nil {
-		return noResponse(x, err)
+		return notFound(err, "Response", x.Param("id"))
 	}
 	part, more, err := page.Cut(items)
 	if err != nil {
@@ -143,15 +144,6 @@ func pageOf(r *http.Request, asc bool) (responses.Page, error) {
 		return p, &responses.Problem{Param: "order", Code: "invalid_value", Message: "Invalid 'order': use asc or desc."}
 	}
 	return p, nil
-}
-
-// noResponse turns a missing response into an answer that says no more than
-// that: another's looks the same.
-func noResponse(x *exchange, err error) error {
-	if !errors.Is(err, responses.ErrNotFound) {
-		return err
-	}
-	return &gateway.Error{Cause: objectNotFound, Message: "Response with id '" + shownID(x.Param("id")) + "' not found."}
 }
 
 // shownID is a caller's id as it may be repeated.

@@ -20,7 +20,7 @@ type route struct {
 }
 
 func (s *Server) routes() []route {
-	return []route{
+	return append([]route{
 		{http.MethodPost, "/v1/chat/completions", tenants.ScopeChat, s.infer(gateway.Chat)},
 		{http.MethodPost, "/v1/completions", tenants.ScopeCompletions, s.infer(gateway.Completions)},
 		{http.MethodPost, "/v1/embeddings", tenants.ScopeEmbeddings, s.infer(gateway.Embeddings)},
@@ -31,7 +31,7 @@ func (s *Server) routes() []route {
 		{http.MethodDelete, "/v1/responses/:id", tenants.ScopeResponses, s.deleteResponse},
 		{http.MethodGet, "/v1/responses/:id/input_items", tenants.ScopeResponses, s.listInput},
 		{http.MethodGet, "/v1/queue", tenants.ScopeQueueRead, s.listQueue},
-	}
+	}, s.conversationRoutes(tenants.ScopeResponses)...)
 }
 
 // handle authenticates and authorizes before the route runs.
