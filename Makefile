@@ -1,6 +1,6 @@
 # Weir. `make` lists the targets.
 
-# go.mod names the newest patched toolchain; a Go of 1.26 or later fetches it.
+# The toolchain that go.mod names: a Go of 1.26 or later fetches it by itself.
 export GOTOOLCHAIN := $(shell sed -n 's/^toolchain //p' go.mod)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -22,7 +22,8 @@ needs:
 	  command -v $$c >/dev/null || { echo "weir needs the command '$$c', which is not on this machine (Debian: apt-get install git golang nodejs npm; macOS: brew install git go node)" >&2; exit 1; }; \
 	done
 	@node -e 'process.exit(+process.versions.node.split(".")[0] >= 20 ? 0 : 1)' || { echo "weir needs Node 20 or later; this is $$(node --version)" >&2; exit 1; }
-	@v=$$(go env GOVERSION | sed 's/^go//'); [ "$$(printf '%s\n1.26\n' "$$v" | sort -V | head -n1)" = 1.26 ] || { echo "weir needs Go 1.26 or later; this is $$v" >&2; exit 1; }
+	@v=$$(cd / && GOTOOLCHAIN=local go env GOVERSION | sed 's/^go//'); [ "$$(printf '%s\n1.26\n' "$$v" | sort -V | head -n1)" = 1.26 ] || { echo "weir needs Go 1.26 or later; this is $$v" >&2; exit 1; }
+	@why=$$(go version 2>&1) || { echo "weir is built with $(GOTOOLCHAIN), which Go fetches by itself the first time, as a module; that failed: $$why" >&2; exit 1; }
 
 .bin/weir: $(SOURCES)
 	@mkdir -p .bin
