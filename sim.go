@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 
 func simCommand() *cobra.Command {
 	var listen string
+	var anywhere bool
 	cfg := enginesim.Config{}
 	cmd := &cobra.Command{
 		Use:   "sim",
@@ -23,6 +25,9 @@ prefix cache, vLLM's endpoints, metrics and error shapes, and faults on demand.
 It has no model: its text is made of random words, and it says that it is simulated.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !anywhere && !onLoopback(listen) {
+				return fmt.Errorf("--listen %s: a simulated model server asks nobody for a key, so it listens on the loopback interface (127.0.0.1, ::1, localhost) unless --listen-anywhere says otherwise", listen)
+			}
 			s, err := startSim(cmd.Context(), listen, cfg)
 			if err != nil {
 				return err
@@ -34,7 +39,8 @@ It has no model: its text is made of random words, and it says that it is simula
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&listen, "listen", "127.0.0.1:8000", "address; keep it on the loopback interface")
+	f.StringVar(&listen, "listen", "127.0.0.1:8000", "address on the loopback interface")
+	f.BoolVar(&anywhere, "listen-anywhere", false, "let --listen be any address: whoever reaches it may use it and its fault switches")
 	f.StringSliceVar(&cfg.Models, "model", []string{"sim-chat"}, "model names that it serves")
 	f.Uint64Var(&cfg.Seed, "seed", 1, "the same seed and request give the same text")
 	f.DurationVar(&cfg.TTFT, "ttft", 0, "fixed part of the time to the first token (default 15ms)")
@@ -46,6 +52,17 @@ It has no model: its text is made of random words, and it says that it is simula
 	f.BoolVar(&cfg.Reasoning, "reasoning", false, "think before each answer")
 	f.BoolVar(&cfg.ZeroLatency, "zero-latency", false, "answer without waiting, for benchmarks")
 	return cmd
+}
+
+// onLoopback reports whether only this machine reaches the address. A name
+// other than localhost might resolve to anything, so it doesn't count.
+func onLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // sim is one simulated engine behind a loopback listener.
