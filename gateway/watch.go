@@ -22,6 +22,7 @@ type watch struct {
 	cause   Cause     // what the present wait ends with
 	idleDue time.Time
 	stopped bool
+	calls   sync.WaitGroup // of idle: at most one
 }
 
 // newWatch begins to watch. Idle is first due at idleDue; nil is never.
@@ -56,9 +57,10 @@ func (w *watch) rest() {
 // stop ends the watch. Once it returns, nothing is called any more.
 func (w *watch) stop() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.stopped = true
 	w.timer.Stop()
+	w.mu.Unlock()
+	w.calls.Wait()
 }
 
 func (w *watch) tick() {
@@ -75,8 +77,30 @@ func (w *watch) tick() {
 		w.cancel(&Error{Cause: w.cause})
 		return
 	case w.idle != nil && !now.Before(w.idleDue):
-		w.idleDue = w.idle(now)
+		w.callIdle(now)
+		return
 	}
+	w.rearm()
+}
+
+// callIdle holds mu, but not while it calls: idle may have to wait for a caller
+// who reads slowly, and the time limits hold meanwhile.
+func (w *watch) callIdle(now time.Time) {
+	w.idleDue = w.total // until it returns, not again
+	w.rearm()
+	w.calls.Add(1)
+	w.mu.Unlock()
+	due := w.idle(now)
+	w.mu.Lock()
+	w.calls.Done()
+	w.idleDue = due
+	if !w.stopped && due.Before(w.fires) {
+		w.rearm()
+	}
+}
+
+// rearm holds mu.
+func (w *watch) rearm() {
 	w.fires = w.next()
 	w.timer.Reset(time.Until(w.fires))
 }
