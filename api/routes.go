@@ -68,7 +68,7 @@ func (s *Server) infer(op gateway.Operation) func(*exchange) error {
 		}
 		defer body.release()
 		req, err := s.parser.Parse(inference.Input{
-			Operation: op, Principal: x.principal, Models: s.catalogue(), Body: body.bytes, Alloc: body.alloc,
+			Operation: op, Principal: x.principal, Models: s.catalogue(), Body: body.bytes, Alloc: body.alloc, Done: r.Context().Done(),
 		})
 		if err != nil {
 			return err

@@ -1,6 +1,11 @@
 package inference
 
-import "weir/api/inference/jsonscan"
+import (
+	"context"
+	"errors"
+
+	"weir/api/inference/jsonscan"
+)
 
 func (p *parse) readResponseFormat() {
 	kind, schema := "", false
@@ -75,7 +80,13 @@ func (p *parse) settleFormat() {
 		inner := parse{Cursor: jsonscan.New(schema), body: schema, in: p.in, schemas: p.schemas}
 		inner.readSchema(codeSchema)
 		inner.End()
-		if inner.checkSchema(0, len(schema), true, codeSchema); inner.Err() != nil {
+		inner.checkSchema(0, len(schema), true, codeSchema)
+		switch err := inner.Err(); {
+		case err == nil:
+		case errors.Is(err, context.Canceled):
+			p.Fail(err)
+			return
+		default:
 			p.refuse(m.start, codeSchema, "%s holds no usable JSON schema: %v", inner.Err())
 			return
 		}

@@ -26,6 +26,8 @@ type Input struct {
 	Principal *tenants.Principal
 	Models    Models
 	Body      []byte
+	// Done is closed when the caller leaves; nil is never.
+	Done <-chan struct{}
 	// Alloc gives n bytes for what has to be rewritten; nil uses make.
 	Alloc func(n int) []byte
 }
@@ -57,7 +59,7 @@ func NewParser() *Parser {
 }
 
 // Parse checks a body against the operation's policy. A fault of the caller's
-// is a *Problem.
+// is a *Problem; of one who leaves while it waits, the error is context.Canceled.
 func (ps *Parser) Parse(in Input) (Request, error) {
 	p, _ := ps.pool.Get().(*parse)
 	defer func() {

@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"slices"
@@ -508,3 +509,30 @@ func TestInputForms(t *testing.T) {
 }
 
 var tenantsPrincipal = tenants.Principal{Tenant: "ten_a"}
+
+// Whoever leaves while others compile gives up its place.
+func TestACallerThatLeavesWaitsForNoCompiler(t *testing.T) {
+	t.Parallel()
+	for name, member := range map[string]string{
+		"response_format": `"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"type":"object"}}}`,
+		"guided_json":     `"guided_json":"{\"type\":\"object\"}"`,
+		"a tool":          `"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			parser := NewParser()
+			for range cap(parser.schemas.compiling) {
+				parser.schemas.compiling <- struct{}{}
+			}
+			left := make(chan struct{})
+			close(left)
+			_, err := parser.Parse(Input{
+				Operation: gateway.Chat, Done: left,
+				Body: []byte(`{"model":"m","messages":[{"role":"user","content":"x"}],` + member + `}`),
+			})
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}

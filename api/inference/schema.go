@@ -2,6 +2,7 @@ package inference
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"regexp"
@@ -127,7 +128,12 @@ func (p *parse) checkSchema(from, to int, strict bool, code string) {
 	if p.in.Principal != nil {
 		tenant = string(p.in.Principal.Tenant)
 	}
-	if err := p.schemas.check(tenant, p.body[from:to], strict); err != nil {
+	err := p.schemas.check(p.in.Done, tenant, p.body[from:to], strict)
+	switch {
+	case err == nil:
+	case errors.Is(err, context.Canceled):
+		p.Fail(err)
+	default:
 		p.refuse(from, code, "%s is not a usable JSON schema: %v.", err)
 	}
 }
@@ -148,7 +154,8 @@ func newSchemas() *schemas {
 	}
 }
 
-func (s *schemas) check(tenant string, schema []byte, strict bool) error {
+// check waits for its turn to compile, until done.
+func (s *schemas) check(done <-chan struct{}, tenant string, schema []byte, strict bool) error {
 	h := sha256.New()
 	mode := byte('l')
 	if strict {
@@ -161,7 +168,11 @@ func (s *schemas) check(tenant string, schema []byte, strict bool) error {
 	if _, ok := s.good.GetIfPresent(key); ok {
 		return nil
 	}
-	s.compiling <- struct{}{}
+	select {
+	case s.compiling <- struct{}{}:
+	case <-done:
+		return context.Canceled
+	}
 	defer func() { <-s.compiling }()
 	if err := compile(schema, strict); err != nil {
 		return err
