@@ -102,7 +102,7 @@ func TestRowsKeepTheRules(t *testing.T) {
 		objectNotFound: "404 invalid_request_error -",
 		noRoom:         "503 service_unavailable_error server_is_overloaded",
 
-		gateway.ModelNotFound: "404 invalid_request_error model_not_found", gateway.ModelForbidden: "403 invalid_request_error insufficient_permissions",
+		gateway.ModelNotFound:  "404 invalid_request_error model_not_found",
 		gateway.WrongOperation: "400 invalid_request_error unsupported_value", gateway.SuspectRequest: "400 invalid_request_error request_suspected",
 		gateway.RateLimited: "429 requests rate_limit_exceeded", gateway.TooManyAtOnce: "429 requests rate_limit_exceeded",
 		gateway.LimitsUnknown: "503 service_unavailable_error -", gateway.FlowFull: "429 requests rate_limit_exceeded",

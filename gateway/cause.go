@@ -13,8 +13,7 @@ type Cause string
 const (
 	Success Cause = "completed"
 
-	ModelNotFound   Cause = "model_not_found"   // no such public model, or not for this tenant
-	ModelForbidden  Cause = "model_forbidden"   // the key's allow-list lacks it
+	ModelNotFound   Cause = "model_not_found"   // no such public model, or not for this key
 	WrongOperation  Cause = "wrong_operation"   // the model exists but doesn't serve this API
 	PlaceForbidden  Cause = "place_forbidden"   // the plan allows none of the model's pools: region, isolation
 	SuspectRequest  Cause = "suspect_request"   // the same body took an endpoint down a short while ago

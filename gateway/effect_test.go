@@ -25,7 +25,6 @@ func allCauses() map[Cause]struct {
 	return map[Cause]row{
 		Success:         {Effect{Billable: true}, scheduler.Completed},
 		ModelNotFound:   ours,
-		ModelForbidden:  ours,
 		WrongOperation:  ours,
 		PlaceForbidden:  ours,
 		SuspectRequest:  ours,

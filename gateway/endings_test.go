@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -89,7 +90,7 @@ func TestEveryEnding(t *testing.T) {
 		},
 		{name: "an unknown model", steps: []step{die}, call: func(c *gateway.Call) { c.Model = "nope" }, cause: gateway.ModelNotFound},
 		{name: "a model that was shut down", steps: []step{die}, call: func(c *gateway.Call) { c.Model = "gone" }, cause: gateway.ModelNotFound},
-		{name: "a model that the key may not use", steps: []step{die}, call: func(c *gateway.Call) { c.Principal.Models = []string{"other"} }, cause: gateway.ModelForbidden},
+		{name: "a model that the key may not use looks unknown", steps: []step{die}, call: func(c *gateway.Call) { c.Principal.Models = []string{"other"} }, cause: gateway.ModelNotFound},
 		{name: "a model that doesn't do this", steps: []step{die}, call: func(c *gateway.Call) { c.Operation = gateway.Embeddings }, cause: gateway.WrongOperation},
 		{
 			name: "too many requests", steps: []step{die}, cause: gateway.RateLimited,
@@ -290,6 +291,15 @@ func TestEveryEnding(t *testing.T) {
 		{
 			name: "a receipt of a document that can't be stored", steps: []step{answers(200, document)},
 			house: func(h *house) { h.ledger.err = errTest }, cause: gateway.StoreDown, results: []scheduler.Result{scheduler.Completed},
+		},
+		{
+			name: "a receipt that no try will store is a fault of ours", steps: []step{answers(200, document)},
+			house: func(h *house) { h.ledger.err = fmt.Errorf("%w: text", billing.ErrReceipt) }, cause: gateway.Internal, results: []scheduler.Result{scheduler.Completed},
+		},
+		{
+			name: "a receipt that Postgres refuses is a fault of ours", steps: []step{events(chunk("a", 1), usageEvent, doneEvent)}, call: stream,
+			house: func(h *house) { h.ledger.err = fmt.Errorf("%w: req_1", billing.ErrRejected) }, cause: gateway.Internal, seen: shown("a"), failed: true,
+			results: []scheduler.Result{scheduler.Completed},
 		},
 		{
 			name: "a defect of ours in mid-stream", steps: []step{then(events(chunk("a", 1)), hang)}, call: stream,

@@ -91,10 +91,10 @@ func (x *exchange) resolve() *Error {
 	switch {
 	case !ok:
 		return &Error{Cause: ModelNotFound, Param: "model", Message: unknownModel(x.call.Model)}
+	case !p.MayUse(m.Name): // which is told to the operator alone: that it exists is not the caller's to know
+		return &Error{Cause: ModelNotFound, Param: "model", Message: unknownModel(x.call.Model), Err: errNotAllowed}
 	case !m.Sold(x.call.ReceivedAt):
 		return &Error{Cause: ModelNotFound, Param: "model", Message: fmt.Sprintf("The model %q was shut down on %s.", m.Name, m.ShutdownDate.UTC().Format(time.DateOnly))}
-	case !p.MayUse(m.Name):
-		return &Error{Cause: ModelForbidden, Param: "model"}
 	case !slices.Contains(m.Operations, string(x.call.Operation)):
 		return &Error{Cause: WrongOperation, Param: "model"}
 	}
@@ -113,6 +113,8 @@ func (x *exchange) resolve() *Error {
 	x.meter.prompt = x.promptEstimate()
 	return x.takeRoute(snap)
 }
+
+var errNotAllowed = errors.New("the key's allow-list lacks the model")
 
 // unknownModel names a model that isn't there, as the caller spelled it.
 func unknownModel(name string) string {

@@ -15,8 +15,8 @@ import (
 
 // finish ends the exchange, once: it ends the lease, frees the slots, stores
 // the receipt, and tells log and metrics. A nil failure is success. It returns
-// StoreDown where the receipt of a success could not be stored; whoever called
-// it must then not show the answer's end.
+// StoreDown or Internal where the receipt of a success could not be stored;
+// whoever called it must then not show the answer's end.
 func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 	if x.finished {
 		return nil
@@ -39,8 +39,8 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 	releasing.Wait()
 
 	if cause == Success && stored != nil {
-		failure = &Error{Cause: StoreDown, Err: stored}
-		r.Outcome = string(StoreDown)
+		failure = &Error{Cause: storeCause(stored), Err: stored}
+		r.Outcome = string(failure.Cause)
 	}
 	if failure == nil {
 		x.g.retries.earn(x.pool.Name)
@@ -54,6 +54,15 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 		return failure
 	}
 	return nil
+}
+
+// storeCause tells a store that is away, which a new try may find again, from a
+// receipt that no try will store: a fault of ours.
+func storeCause(err error) Cause {
+	if errors.Is(err, billing.ErrReceipt) || errors.Is(err, billing.ErrRejected) {
+		return Internal
+	}
+	return StoreDown
 }
 
 // endLease gives the endpoint back, if one is held.
