@@ -34,6 +34,8 @@ plans:
     retention_days: 30
     reserved_tokens: 20000
     ttft_ms: 500
+    regions: [eu-west, eu-north]
+    isolation: verified
 pools:
   - name: gpu
     region: eu-west
@@ -44,6 +46,7 @@ pools:
       - {url: "http://10.0.0.2:8000", engine: sglang}
   - name: spill
     isolation: single-tenant
+    tenants: [ten_a]
     endpoints: []
 models:
   - name: org/chat-8b
@@ -60,7 +63,7 @@ models:
     shutdown_date: 2027-01-01T00:00:00Z
   - name: embed
     operations: [embeddings]
-    routes: [{pool: gpu}]
+    routes: [{pool: gpu, spill_when: {saturation: 0.9, wait: 5s}}, {pool: spill, canary: 0.05}]
 prices:
   - {model: org/chat-8b, input: "0.10", cached_input: "0.02", output: "0.40", reasoning: "0.50", effective_from: 2026-01-01T00:00:00Z}
   - {model: embed, input: "0.01", output: "0", effective_from: 2026-01-01T00:00:00Z}

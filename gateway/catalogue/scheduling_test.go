@@ -175,3 +175,46 @@ func TestADocumentIsStored(t *testing.T) {
 	).Replace(picker), catalogue.Options{}))
 	golden(t, "short", mustApply(t, db, strings.Replace(picker, picker[strings.Index(picker, "      apiVersion: llm-d"):], "      max_queued: 3\n", 1), catalogue.Options{}))
 }
+
+// What the page shows is what may be written.
+func TestTheDocumentedExamplesAreRead(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/scheduling-config.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(page), "```yaml\n")[1:]
+	for _, block := range blocks {
+		text, _, _ := strings.Cut(block, "```")
+		if doc, warnings, err := catalogue.Parse([]byte("apiVersion: weir/v1\n" + text)); err != nil || len(warnings) > 0 || len(doc.Pools)+len(doc.Models) == 0 {
+			t.Errorf("%v, warnings %q, in\n%s", err, warnings, text)
+		}
+	}
+	if len(blocks) < 3 {
+		t.Errorf("%d examples", len(blocks))
+	}
+}
+
+func TestRoutesThatMakeNoSenseAreRefused(t *testing.T) {
+	t.Parallel()
+	for routes, want := range map[string]string{
+		"{pool: gpu, weight: 1, canary: 0.1}":                         "one of weight, canary and overflow",
+		"{pool: gpu, canary: 0.1}":                                    "at least one needs a weight",
+		"{pool: gpu}, {pool: b, canary: 1.5}":                         "canary is 1.5",
+		"{pool: gpu}, {pool: b, canary: 0.5}, {pool: c, canary: 0.5}": "leave some to the others",
+		"{pool: gpu}, {pool: b, overflow: true}":                      "no route has spill_when",
+		"{pool: gpu, spill_when: {}}":                                 "name saturation, wait or both",
+		"{pool: gpu, spill_when: {wait: -1s}}":                        "can't be negative",
+		"{pool: gpu}, {pool: gpu, canary: 0.1}":                       "two routes go to the pool",
+	} {
+		doc := parse(t, "apiVersion: weir/v1\npools: [{name: gpu, endpoints: []}, {name: b, endpoints: []}, {name: c, endpoints: []}]\n"+
+			"models: [{name: m, operations: [chat], routes: ["+routes+"]}]\n")
+		if err := doc.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", routes, err, want)
+		}
+	}
+	shared := parse(t, "apiVersion: weir/v1\npools: [{name: gpu, isolation: single-tenant, tenants: [ten_a, ten_b], endpoints: []}]\n")
+	if err := shared.Validate(); err == nil || !strings.Contains(err.Error(), "2 tenants are named") {
+		t.Errorf("two tenants of a single-tenant pool: %v", err)
+	}
+}
