@@ -66,14 +66,9 @@ func (r *router) route(routes []catalogue.Route, chain uint64, known bool, full 
 // that only takes overflow wins where there is no other.
 func rendezvous(routes []catalogue.Route, chain uint64) int {
 	best, most := 0, math.Inf(-1)
-	var buf [8]byte
 	for i, weight := range shares(routes) {
-		for j := range buf {
-			buf[j] = byte(chain >> (8 * j))
-		}
-		h := xxhash.New()
-		_, _ = h.Write(buf[:])
-		_, _ = h.WriteString(routes[i].Pool)
+		h := xxhash.NewWithSeed(chain)
+		_, _ = h.WriteString(routes[i].Pool) // never fails
 		u := (float64(h.Sum64()>>11) + 0.5) / (1 << 53)
 		if score := -weight / math.Log(u); weight > 0 && score > most {
 			best, most = i, score

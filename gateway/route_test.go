@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,14 +15,7 @@ func never(catalogue.Route) bool { return false }
 
 // busy says that these pools are.
 func busy(pools ...string) func(catalogue.Route) bool {
-	return func(r catalogue.Route) bool {
-		for _, p := range pools {
-			if p == r.Pool {
-				return true
-			}
-		}
-		return false
-	}
+	return func(r catalogue.Route) bool { return slices.Contains(pools, r.Pool) }
 }
 
 const chains = 20_000

@@ -153,13 +153,11 @@ func (d *document) flowControlled(out *Document) {
 	if f.ttl != nil {
 		c.TTL = limit(*f.ttl)
 	}
-	switch { // 0 is no limit, which the scheduler has no word for
-	case f.noEndpointTTL == nil:
-		c.NoEndpointTTL = c.TTL
-	default:
+	c.NoEndpointTTL = c.TTL
+	if f.noEndpointTTL != nil {
 		c.NoEndpointTTL = *f.noEndpointTTL
 	}
-	if c.NoEndpointTTL <= 0 {
+	if c.NoEndpointTTL <= 0 { // no limit, for which the scheduler has no word
 		c.NoEndpointTTL = forever
 	}
 	c.DefaultBand = defaultBand()

@@ -25,11 +25,11 @@ func kinds() []*kind {
 }
 
 func flowKinds() []*kind {
-	order := func(d *document, p *plugin) []param {
+	order := func(_ *document, p *plugin) []param {
 		p.ordering = scheduler.Ordering(p.kind.name)
 		return nil
 	}
-	fair := func(d *document, p *plugin) []param {
+	fair := func(_ *document, p *plugin) []param {
 		p.fairness = scheduler.Fairness{Policy: scheduler.FairnessPolicy(p.kind.name)}
 		return nil
 	}
