@@ -44,7 +44,7 @@ func allowedImports() map[string][]string {
 			// generated
 		},
 		"bench":                      {"migrations", "migrations/pgserver"},
-		"bench/replay":               {"scheduler"},
+		"bench/replay":               {"bench/section", "scheduler"},
 		"deploy/realmodel/tinymodel": {},
 	}
 }

@@ -43,7 +43,7 @@ func TestARequestThatWaitsIsExplained(t *testing.T) {
 	w.url, _ = w.serve(t)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
-	running, err := post(ctx, w.url+"/v1/chat/completions", w.key, chatWith("org/chat-1", `"stream":true,"max_tokens":5000,"ignore_eos":true`))
+	running, err := post(ctx, w.url+"/v1/chat/completions", w.key, chatWith("org/chat-1", `"stream":true,"max_tokens":5000,"min_tokens":5000`))
 	if err != nil {
 		t.Fatal(err)
 	}
