@@ -33,6 +33,23 @@ func main() {
 	})
 }
 
+const usage = `usage: go run ./bench/replay [flags]
+
+One cell takes a second or two. Those that tell most of a policy: a trace as it
+was recorded, in a small cache, and faster than the pool can serve it; and agents.
+
+  T=../shared/traces/mooncake_conversation_trace.jsonl.gz
+  go run ./bench/replay -trace $T -endpoints 8 -blocks 4000 -policy ours,llm-d
+  go run ./bench/replay -trace $T -endpoints 16 -blocks 500 -policy ours,llm-d
+  go run ./bench/replay -trace $T -endpoints 8 -blocks 4000 -speed 8 -policy ours,llm-d
+  go run ./bench/replay -agents 64 -policy ours,llm-d
+
+Columns: hits of blocks, what a cache finds that forgets nothing, prompt tokens
+computed, and prompt tokens of the busiest engine over the mean: of the whole run,
+in windows of 10 s, and what single requests force there.
+
+`
+
 // options are the command's flags.
 type options struct {
 	trace     string
@@ -62,8 +79,7 @@ func realMain(ctx context.Context, b bubbles, args []string, stdout, stderr io.W
 	flags.StringVar(&o.out, "o", "", "measure everything: the document whose marked section takes the report; its plots go into img/ beside it")
 	flags.StringVar(&o.traces, "traces", "../shared/traces", "with -o: folder of traces")
 	flags.Usage = func() {
-		fmt.Fprint(stderr, "usage: go run ./bench/replay -trace FILE [flags]\n\nOne cell, in about a second:\n\n"+
-			"  go run ./bench/replay -trace ../shared/traces/mooncake_conversation_trace.jsonl.gz -endpoints 8 -blocks 4000 -policy ours\n\n")
+		fmt.Fprint(stderr, usage)
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
