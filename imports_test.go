@@ -43,7 +43,8 @@ func allowedImports() map[string][]string {
 		"scheduler/pool/keda/externalscaler": {
 			// generated
 		},
-		"bench":                      {"migrations", "migrations/pgserver"},
+		"bench/section":              {},
+		"bench":                      {"bench/section", "migrations", "migrations/pgserver"},
 		"bench/replay":               {"bench/section", "scheduler"},
 		"deploy/realmodel/tinymodel": {},
 	}
