@@ -43,6 +43,8 @@ type PrefixStats struct {
 // engineSet is several engines behind one address, each under a path of its
 // own.
 type engineSet struct {
+	gap time.Duration // between two pieces of an answer
+
 	mu    sync.Mutex
 	all   []*prefixCache
 	seen  map[uint64]struct{}
@@ -50,8 +52,8 @@ type engineSet struct {
 	live  []int
 }
 
-func newEngineSet() *engineSet {
-	s := &engineSet{seen: map[uint64]struct{}{}, live: make([]int, agentEngines)}
+func newEngineSet(gap time.Duration) *engineSet {
+	s := &engineSet{gap: gap, seen: map[uint64]struct{}{}, live: make([]int, agentEngines)}
 	s.stats.ByEngine = make([]int, agentEngines)
 	for range agentEngines {
 		s.all = append(s.all, &prefixCache{places: map[uint64]*list.Element{}, order: list.New()})
@@ -161,7 +163,7 @@ func (s *engineSet) chat(w http.ResponseWriter, r *http.Request, n int) {
 		case <-r.Context().Done():
 			return
 		}
-		timer.Reset(agentGap)
+		timer.Reset(s.gap)
 		text := agentSentence
 		if i == 0 || i == agentChunks-1 {
 			text = fmt.Sprintf("@%d@", time.Since(began).Nanoseconds())

@@ -35,8 +35,8 @@ func (r *agentReport) text() string {
 func (r *agentReport) agentsTable(w *strings.Builder) {
 	t, d := r.through, r.direct
 	added := t.latency()
-	fmt.Fprintf(w, "**%d agents at once through one `weir serve`**: %d turns in %s, %.0f turns and %.0f chunks a second; %d receipts.\n\n",
-		t.agents, len(t.turns), t.wall.Round(time.Second), t.perSecond(), t.perSecond()*agentChunks, r.receipts)
+	fmt.Fprintf(w, "**%d agents at once through one `weir serve`**: %d turns in %s, %.0f turns and %.0f chunks a second. A turn that fails or comes short ends the run.\n\n",
+		t.agents, len(t.turns), t.wall.Round(time.Second), t.perSecond(), t.perSecond()*agentChunks)
 	section.Head(w, "what", "aim", "measured", "met")
 	row := func(what, aim, got string, met bool) {
 		word := "yes"
@@ -45,8 +45,9 @@ func (r *agentReport) agentsTable(w *strings.Builder) {
 		}
 		section.Row(w, what, aim, got, word)
 	}
-	failed := t.agents*len(t.turns)/max(t.agents, 1) - t.prefix.Requests + t.prefix.Abandoned
-	row("errors", "0", fmt.Sprint(failed), failed == 0)
+	wrong := t.prefix.Requests - len(t.turns) + t.prefix.Abandoned
+	row("errors", "0", fmt.Sprint(wrong), wrong == 0)
+	row("turns without a receipt", "0", fmt.Sprint(len(t.turns)-r.receipts), r.receipts == len(t.turns))
 	row("end-to-end latency that is neither the engine's nor the queue's", "< 1 %",
 		fmt.Sprintf("%.2f %% (mean %.2f ms, p50 %.2f ms, p99 %.2f ms; straight at the engines %.2f %%, p99 %.2f ms)",
 			100*added.part, millis(added.mean), millis(added.median), millis(added.tail), 100*d.latency().part, millis(d.latency().tail)), added.part < .01)

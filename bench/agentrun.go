@@ -48,7 +48,7 @@ func (b *bench) crowds(ctx context.Context, o options, r *agentReport) error {
 	if _, err := b.startSelf(ctx, "engines", b.mockAddr, []string{"GOMAXPROCS=1"}); err != nil {
 		return err
 	}
-	c := crowd{agents: o.agents, turns: min(o.turns, 4), client: b.client, tool: agentTool()}
+	c := crowd{agents: o.agents, turns: min(o.turns, 4), client: b.client, spread: agentCycle * time.Second, tool: agentTool()}
 	c.target = func(agent int) *target {
 		return &target{name: directName, url: fmt.Sprintf("http://%s/e/%d", b.mockAddr, agent%agentEngines)}
 	}

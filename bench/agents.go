@@ -53,6 +53,7 @@ prices:
 // came before in its prompt, and a tool's run between two.
 type crowd struct {
 	agents, turns int
+	spread        time.Duration // the agents begin within it
 	tool          time.Duration // mean; each from half of it to half more
 	target        func(agent int) *target
 	client        *client
@@ -60,11 +61,10 @@ type crowd struct {
 
 // What a session's prompt is made of, in bytes.
 const (
-	agentCommon = 8 << 10    // instructions and tools, the same for all
-	agentOpened = 8 << 10    // the session's own first message
-	agentResult = 1600       // a tool's output
-	agentCycle  = 15         // seconds that a turn and a tool take together: 3,000 agents make 200 turns a second
-	agentSpread = agentCycle // seconds within which the agents begin
+	agentCommon = 8 << 10 // instructions and tools, the same for all
+	agentOpened = 8 << 10 // the session's own first message
+	agentResult = 1600    // a tool's output
+	agentCycle  = 15      // seconds that a turn and a tool take together: 3,000 agents make 200 turns a second
 )
 
 // turn is what one turn took.
@@ -98,7 +98,7 @@ func (c crowd) run(ctx context.Context) ([]turn, error) {
 
 func (c crowd) session(ctx context.Context, agent int) ([]turn, error) {
 	rnd := rand.New(rand.NewPCG(uint64(agent), 4)) //nolint:gosec // repeatable on purpose
-	if err := pause(ctx, time.Duration(rnd.Float64()*agentSpread*float64(time.Second))); err != nil {
+	if err := pause(ctx, time.Duration(rnd.Float64()*float64(c.spread))); err != nil {
 		return nil, err
 	}
 	messages := openingMessages(agent)

@@ -78,7 +78,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		case "mock":
 			return serveRole(args[1], newMock())
 		case "engines":
-			return serveRole(args[1], newEngineSet())
+			return serveRole(args[1], newEngineSet(agentGap))
 		case floorName:
 			return serveRole(args[1], newFloor("http://"+args[2]))
 		}
