@@ -17,7 +17,6 @@ import (
 // Each score hangs on the scales of all, so no heap holds their order. A tree
 // of boxes does: whose box can't beat the best so far is not looked into.
 type leastAttained struct {
-	byOrder
 	programs map[string]*program
 	cfg      Fairness
 

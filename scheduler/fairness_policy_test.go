@@ -136,8 +136,8 @@ func (plainStrict) next(heads map[string]*waiter, _ time.Time) []string {
 	return []string{first}
 }
 
-// Whatever comes, goes, ends and is cancelled in whatever order: whose turn it
-// is is what a plain reading of the policy's formula says.
+// Whatever comes, goes, ends and is cancelled in whatever order: the next one is
+// who it is by a plain reading of the policy's formula.
 func TestPoliciesFollowTheirFormulas(t *testing.T) {
 	t.Parallel()
 	for policy, build := range map[FairnessPolicy]func() reference{
@@ -166,7 +166,7 @@ func checkPolicy(t *rapid.T, policy FairnessPolicy, ref reference) {
 	}
 	las, _ := ref.(plainLAS)
 	came := func(id string) { // what is idle decays until it has something to do
-		f := las.known.of(id)
+		f := las.of(id)
 		if f.live == 0 && len(waiting[id]) == 0 {
 			if !f.anchor.IsZero() {
 				f.service *= math.Exp2(-now.Sub(f.anchor).Seconds() / 60)

@@ -38,17 +38,20 @@ func TestOrderInsideAFlow(t *testing.T) {
 		want []string
 	}{
 		{
-			"first come is first", BandConfig{},
+			"first come is first",
+			BandConfig{},
 			[]came{{id: "a"}, {id: "b", after: 1}, {id: "c", after: 2}},
 			[]string{"a", "b", "c"},
 		},
 		{
-			"first come is first when the clock jumps", BandConfig{},
+			"first come is first when the clock jumps",
+			BandConfig{},
 			[]came{{id: "a"}, {id: "b", after: -time.Hour}, {id: "c", after: time.Hour}, {id: "d"}},
 			[]string{"a", "b", "c", "d"},
 		},
 		{
-			"retries go first, the oldest of them before the others", BandConfig{},
+			"retries go first, the oldest of them before the others",
+			BandConfig{},
 			[]came{
 				{id: "a"},
 				{id: "young", after: 5, retryOf: 4},
@@ -58,12 +61,14 @@ func TestOrderInsideAFlow(t *testing.T) {
 			[]string{"old", "young", "b", "a"},
 		},
 		{
-			"a deeper turn goes first", BandConfig{},
+			"a deeper turn goes first",
+			BandConfig{},
 			[]came{{id: "a", turn: 1}, {id: "b", turn: 9}, {id: "none"}, {id: "c", turn: 3}},
 			[]string{"b", "c", "a", "none"},
 		},
 		{
-			"two seconds of waiting make up for one turn", BandConfig{},
+			"two seconds of waiting make up for one turn",
+			BandConfig{},
 			[]came{
 				{id: "old", turn: 1},
 				{id: "deep and soon", after: 3900 * time.Millisecond, turn: 3},
@@ -72,17 +77,20 @@ func TestOrderInsideAFlow(t *testing.T) {
 			[]string{"deep and soon", "old", "deep but late"},
 		},
 		{
-			"turns can be switched off", BandConfig{Fairness: Fairness{IgnoreTurns: true}},
+			"turns can be switched off",
+			BandConfig{Fairness: Fairness{IgnoreTurns: true}},
 			[]came{{id: "a", turn: 1}, {id: "b", turn: 9}},
 			[]string{"a", "b"},
 		},
 		{
-			"other policies know no turns inside a flow", BandConfig{Fairness: Fairness{Policy: RoundRobin}},
+			"other policies know no turns inside a flow",
+			BandConfig{Fairness: Fairness{Policy: RoundRobin}},
 			[]came{{id: "a", turn: 1}, {id: "b", turn: 9}},
 			[]string{"a", "b"},
 		},
 		{
-			"the earliest end of the time limit first, the band's where none is nearer", BandConfig{Ordering: Earliest, TTL: time.Minute},
+			"the earliest end of the time limit first, the band's where none is nearer",
+			BandConfig{Ordering: Earliest, TTL: time.Minute},
 			[]came{
 				{id: "a"},
 				{id: "long", after: 1, ttl: time.Hour},
@@ -92,12 +100,14 @@ func TestOrderInsideAFlow(t *testing.T) {
 			[]string{"short", "a", "long", "forever"},
 		},
 		{
-			"without a limit as they came, behind those with one", BandConfig{Ordering: Earliest, TTL: -1},
+			"without a limit as they came, behind those with one",
+			BandConfig{Ordering: Earliest, TTL: -1},
 			[]came{{id: "a"}, {id: "b", after: 1}, {id: "c", after: 2, ttl: 1000 * time.Hour}},
 			[]string{"c", "a", "b"},
 		},
 		{
-			"the nearest wanted first token first, turns among those without", BandConfig{Ordering: SLODeadline},
+			"the nearest wanted first token first, turns among those without",
+			BandConfig{Ordering: SLODeadline},
 			[]came{
 				{id: "a"},
 				{id: "deep", after: 1, turn: 5},

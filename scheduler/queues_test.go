@@ -61,9 +61,15 @@ func TestTimeLimitIsTheBandsUnlessTheRequestShortensIt(t *testing.T) {
 		own      time.Duration
 		want     time.Duration
 	}{
-		{0, 0, time.Minute}, {0, time.Hour, time.Minute}, {0, time.Second, time.Second},
-		{1, 0, time.Second}, {1, time.Minute, time.Second}, {1, 1, 1},
-		{2, 0, 0}, {2, time.Hour, time.Hour}, {2, 1<<63 - 1, 1<<63 - 1},
+		{0, 0, time.Minute},
+		{0, time.Hour, time.Minute},
+		{0, time.Second, time.Second},
+		{1, 0, time.Second},
+		{1, time.Minute, time.Second},
+		{1, 1, 1},
+		{2, 0, 0},
+		{2, time.Hour, time.Hour},
+		{2, 1<<63 - 1, 1<<63 - 1},
 	} {
 		b := cfg.band(tt.priority)
 		if got := b.ttl(tt.own); got != tt.want {
@@ -111,8 +117,11 @@ func TestPositionAheadAcrossFlows(t *testing.T) {
 		policy FairnessPolicy
 		want   int // of the third of "few", which came after 100 of "flood"
 	}{
-		{GlobalStrict, 7 + 102}, {RoundRobin, 7 + 2 + 3}, {TurnPriority, 7 + 2 + 3},
-		{LeastAttainedService, 7 + 2 + 3}, {VirtualTokenCounter, 7 + 2 + 2}, // twice the flood's weight
+		{GlobalStrict, 7 + 102},
+		{RoundRobin, 7 + 2 + 3},
+		{TurnPriority, 7 + 2 + 3},
+		{LeastAttainedService, 7 + 2 + 3},
+		{VirtualTokenCounter, 7 + 2 + 2}, // twice the flood's weight
 	} {
 		q := newQueues(Config{DefaultBand: BandConfig{Fairness: Fairness{Policy: tt.policy}}})
 		for range 7 {

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -234,14 +235,7 @@ func TestCeilingOfTheHighestBandHoldsGuarantees(t *testing.T) {
 	q.wait(r, now)
 	q.flood(10, 1)
 	closed := func(priorities ...int) func(*band) bool {
-		return func(b *band) bool {
-			for _, p := range priorities {
-				if p == b.priority {
-					return false
-				}
-			}
-			return true
-		}
+		return func(b *band) bool { return !slices.Contains(priorities, b.priority) }
 	}
 	if w := q.next(closed(10, 0, -10)); w == nil || w.request.Flow.FairnessID != "reserved" {
 		t.Error("a reservation was held by a ceiling below the highest band's")
@@ -262,12 +256,12 @@ func TestNoBandFallsBehindItsShare(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		share := rapid.Float64Range(0.05, 0.6).Draw(t, "share")
 		q := newQueues(shares(map[int]float64{0: share}))
-		now, served, total, waiting := time.Unix(1, 0), 0.0, 0.0, []*waiter{}
+		now, served, total := time.Unix(1, 0), 0.0, 0.0
 		q.flood(10, 2)
 		for range 200 {
 			switch rapid.IntRange(0, 3).Draw(t, "step") {
 			case 0:
-				waiting = append(waiting, q.wait(in("low", 0), now))
+				q.wait(in("low", 0), now)
 			default:
 				had := q.band(0).queued > 0
 				tokens := rapid.IntRange(1, 100).Draw(t, "tokens")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -137,13 +138,15 @@ func TestTimeLimitsOfBands(t *testing.T) {
 func TestClockJumpsMoveNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jump := time.Duration(0)
-		e := embedded{scheduler.New(scheduler.Config{}, func() time.Time { return time.Now().Round(0).Add(jump) })}
+		var jump atomic.Int64
+		set := func(d time.Duration) { jump.Store(int64(d)) }
+		e := embedded{scheduler.New(scheduler.Config{}, func() time.Time { return time.Now().Round(0).Add(time.Duration(jump.Load())) })}
 		t.Cleanup(e.Close)
 		e.SetEndpoints([]scheduler.Endpoint{endpoint("a", 1)})
 		running := take(t, e, of("f"))
 		var doomed, saved []<-chan answer
-		for _, jump = range []time.Duration{0, time.Hour, -time.Hour, 0, -48 * time.Hour, 48 * time.Hour} {
+		for _, d := range []time.Duration{0, time.Hour, -time.Hour, 0, -48 * time.Hour, 48 * time.Hour} {
+			set(d)
 			short := of("f")
 			short.TTL = 30 * time.Second
 			doomed = append(doomed, send(t.Context(), e, short))
@@ -154,12 +157,12 @@ func TestClockJumpsMoveNobody(t *testing.T) {
 				t.Errorf("the rate of dispatches is %v", rate)
 			}
 		}
-		jump = -100 * time.Hour
+		set(-100 * time.Hour)
 		for _, c := range doomed {
 			expectAt(t, c, scheduler.QueueTimeout, 30*time.Second)
 		}
 		for i, c := range saved {
-			jump = time.Duration(-i) * time.Hour
+			set(time.Duration(-i) * time.Hour)
 			running.End(scheduler.Outcome{InputTokens: 10, OutputTokens: 10})
 			synctest.Wait()
 			select {
