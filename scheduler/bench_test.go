@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"weir/scheduler"
@@ -102,6 +103,9 @@ func BenchmarkQueued(b *testing.B) {
 							leases <- l
 						}
 					}()
+				}
+				for e.State().Queued < flows {
+					runtime.Gosched()
 				}
 				b.ReportAllocs()
 				for b.Loop() {

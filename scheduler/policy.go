@@ -46,6 +46,8 @@ type Fairness struct {
 	TurnTimeWeight float64
 	TurnInactivity time.Duration
 	// IgnoreTurns makes VirtualTokenCounter order a flow by Ordering alone.
+	// Otherwise turns order what the Ordering leaves equal, which for FirstCome
+	// is all.
 	IgnoreTurns bool
 }
 

@@ -50,12 +50,20 @@ func (d *document) readFlowControl(a at) {
 			d.fail(a, "is not supported: an endpoint's own max_concurrency is its gate")
 		}},
 	)
-	seen := map[int]bool{}
+	seen, shares := map[int]bool{}, 0.0
 	for _, b := range f.bands {
 		if seen[b.config.Priority] {
 			d.fail(b.at, "two bands have the priority %d", b.config.Priority)
 		}
 		seen[b.config.Priority] = true
+		if shares += b.config.MinShare; shares >= 1 && shares-b.config.MinShare < 1 {
+			d.fail(b.at, "the bands' weirMinShare come to %g; together they must be less than 1", shares)
+		}
+	}
+	for _, b := range []*band{f.normal, f.negative} {
+		if b != nil && b.config.MinShare > 0 {
+			d.fail(b.at, "weirMinShare is for a band of priorityBands: how many are made like this one is not known")
+		}
 	}
 }
 

@@ -32,6 +32,8 @@ func TestMistakesAreNamed(t *testing.T) {
 		"reference to another":     {head + "plugins: [{type: queue-scorer}]\nflowControl: {usageLimitPolicyPluginRef: queue-scorer}\n", []string{"is a scorer", "not a usage-limit policy"}},
 		"two of a name":            {head + "plugins: [{type: queue-scorer}, {type: queue-scorer}]\n", []string{"two plugins"}},
 		"two bands":                {head + "flowControl: {priorityBands: [{priority: 3}, {priority: 3}]}\n", []string{"priority 3"}},
+		"shares of all":            {head + "flowControl: {priorityBands: [{priority: 3, weirMinShare: 0.5}, {priority: 2, weirMinShare: 0.5}]}\n", []string{"weirMinShare come to 1", "less than 1"}},
+		"share of a template":      {head + "flowControl: {defaultPriorityBand: {weirMinShare: 0.5}}\n", []string{"weirMinShare", "priorityBands"}},
 		"two profiles":             {head + "schedulingProfiles: [{name: a, plugins: []}, {name: b, plugins: []}]\n", []string{"second profile"}},
 		"two pickers":              {head + "plugins: [{type: random-picker}, {type: max-score-picker}]\n", []string{"second picker"}},
 		"profile without name":     {head + "schedulingProfiles: [{plugins: []}]\n", []string{"name is missing"}},
