@@ -85,7 +85,7 @@ func (d *document) readBand(a at) *band {
 		field{"defaultRequestTTL", d.ttl(&b.ttl)},
 		field{"fairnessPolicyRef", d.nameRef(&b.fairness)},
 		field{"orderingPolicyRef", d.nameRef(&b.ordering)},
-		field{"weirMaxFlowRequests", d.whole(&c.MaxFlowQueued, 0)},
+		field{"weirMaxFlowRequests", d.whole(&c.MaxFlowQueued, 1)},
 		field{"weirMinShare", d.number(&c.MinShare, 0, 1)},
 	)
 	c.MaxQueued, c.MaxBytes = count(b.maxQueued), b.maxBytes
@@ -112,9 +112,12 @@ func (d *document) readOurs(a at) {
 	o := &d.ours
 	d.object(a,
 		field{"maxConcurrency", d.whole(&o.maxConcurrency, 1)},
-		field{"maxFlowRequests", d.whole(&o.maxFlowRequests, 0)},
+		field{"maxFlowRequests", d.whole(&o.maxFlowRequests, 1)},
 		field{"outputTokenCost", d.whole(&o.outputTokenCost, 1)},
-		field{"slowStart", d.duration(&o.slowStart, 0)},
+		field{"slowStart", func(a at) {
+			d.duration(&o.slowStart, 0)(a)
+			o.slowStart = limit(o.slowStart) // 0 is none
+		}},
 		field{"overloadPause", d.duration(&o.overloadPause, time.Millisecond)},
 		field{"breaker", func(a at) {
 			d.object(a,

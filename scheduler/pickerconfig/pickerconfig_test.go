@@ -180,6 +180,10 @@ func TestTraps(t *testing.T) {
 				return d.Config.Profile.Prefix == scheduler.PrefixCache{BlockTokens: 128, MaxTokens: 1280, EndpointBlocks: 31250}
 			},
 		},
+		"no slow start": {
+			head + "weir: {slowStart: 0s}",
+			func(d *pickerconfig.Document) bool { return d.Config.Profile.SlowStart < 0 },
+		},
 		"null is absent": {
 			head + "flowControl:\nschedulingProfiles: null",
 			func(d *pickerconfig.Document) bool { return d.Config.TTL == time.Minute },
