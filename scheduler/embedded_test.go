@@ -440,6 +440,9 @@ func TestStateTellsWhatWaitsAndRuns(t *testing.T) {
 
 //nolint:paralleltest // allocations of other tests would be counted
 func TestFastPathAllocatesTheLeaseAlone(t *testing.T) {
+	if raced {
+		t.Skip("under the race detector the scratch of a prompt isn't always found again")
+	}
 	const remembered = 16
 	e := healthy(t, scheduler.Config{Decisions: remembered}, endpoint("a", 8), endpoint("b", 8))
 	ctx, r := t.Context(), of("f")

@@ -1,0 +1,6 @@
+//go:build race
+
+package scheduler_test
+
+// raced is whether the race detector runs, under which pools forget at random.
+const raced = true
