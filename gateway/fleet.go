@@ -80,7 +80,7 @@ func (f *Fleet) Pools() map[string]pool.Snapshot {
 	defer f.mu.RUnlock()
 	states := make(map[string]pool.Snapshot, len(f.pools))
 	for name, p := range f.pools {
-		states[name] = pool.Snapshot{State: p.scheduler.State(), Loads: p.watcher.Loads(), Scale: p.watcher.Scales()}
+		states[name] = pool.Snapshot{State: p.scheduler.State(), Scale: p.watcher.Scales()}
 	}
 	return states
 }

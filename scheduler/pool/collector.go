@@ -10,9 +10,8 @@ import (
 
 // Snapshot is what a Collector shows of one pool.
 type Snapshot struct {
-	State scheduler.State           `json:"state"`
-	Loads map[string]scheduler.Load `json:"loads"`           // by endpoint; nil where nothing reads them
-	Scale []Scale                   `json:"scale,omitempty"` // by role; empty where nobody scales the pool
+	State scheduler.State `json:"state"`
+	Scale []Scale         `json:"scale,omitempty"` // by role; empty where nobody scales the pool
 }
 
 // Collector shows schedulers to Prometheus. It keeps nothing: each scrape asks
@@ -69,7 +68,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	defer func() { c.epp.totals(out, totals) }()
 	for name, s := range c.pools() {
 		totals.add(s.State)
-		c.epp.pool(out, name, s.State, s.Loads)
+		c.epp.pool(out, name, s.State)
 		for _, b := range s.State.Bands {
 			c.band(out, name, b)
 		}
@@ -86,7 +85,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 			if n, first := live[p.ID]; first {
 				delete(live, p.ID)
 				p.Live = n
-				c.endpoint(out, name, p, s.Loads)
+				c.endpoint(out, name, p)
 			}
 		}
 	}
@@ -108,16 +107,16 @@ func (c *Collector) band(out chan<- prometheus.Metric, pool string, b scheduler.
 	}
 }
 
-func (c *Collector) endpoint(out chan<- prometheus.Metric, pool string, p scheduler.EndpointState, loads map[string]scheduler.Load) {
+func (c *Collector) endpoint(out chan<- prometheus.Metric, pool string, p scheduler.EndpointState) {
 	out <- gauge(c.leases, float64(p.Live), pool, p.ID)
 	out <- gauge(c.capacity, float64(p.MaxConcurrency), pool, p.ID)
 	out <- gauge(c.health, healthValue(p.Health), pool, p.ID)
 	out <- gauge(c.circuit, circuitValue(p.Circuit), pool, p.ID)
 	out <- gauge(c.draining, boolValue(p.Draining), pool, p.ID)
-	if load, ok := loads[p.ID]; ok {
-		out <- gauge(c.running, float64(load.Running), pool, p.ID)
-		out <- gauge(c.waiting, float64(load.Waiting), pool, p.ID)
-		out <- gauge(c.kvUsage, load.KVUsage, pool, p.ID)
+	if !p.Load.At.IsZero() {
+		out <- gauge(c.running, float64(p.Load.Running), pool, p.ID)
+		out <- gauge(c.waiting, float64(p.Load.Waiting), pool, p.ID)
+		out <- gauge(c.kvUsage, p.Load.KVUsage, pool, p.ID)
 	}
 }
 

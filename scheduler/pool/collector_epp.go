@@ -80,7 +80,7 @@ func (d *eppDescs) totals(out chan<- prometheus.Metric, t eppTotals) {
 	}
 }
 
-func (d *eppDescs) pool(out chan<- prometheus.Metric, name string, s scheduler.State, loads map[string]scheduler.Load) {
+func (d *eppDescs) pool(out chan<- prometheus.Metric, name string, s scheduler.State) {
 	out <- gauge(d.saturation, s.Saturation, name, "effective")
 	for _, stage := range s.Stages {
 		out <- gauge(d.saturation, stage.Saturation, name, stage.Stage)
@@ -102,14 +102,20 @@ func (d *eppDescs) pool(out chan<- prometheus.Metric, name string, s scheduler.S
 		}
 	}
 	out <- gauge(d.ready, float64(ready), name)
-	d.engines(out, name, loads)
+	d.engines(out, name, s.Endpoints)
 }
 
 // engines shows what the engines said of themselves: nothing where none did.
-func (d *eppDescs) engines(out chan<- prometheus.Metric, name string, loads map[string]scheduler.Load) {
+func (d *eppDescs) engines(out chan<- prometheus.Metric, name string, endpoints []scheduler.EndpointState) {
 	var queued, running, kv []float64
-	for id, l := range loads {
-		out <- gauge(d.endpointQueue, float64(l.Waiting), name, id)
+	seen := map[string]bool{} // a removed endpoint may stand behind its successor of the same id
+	for _, e := range endpoints {
+		l := e.Load
+		if l.At.IsZero() || seen[e.ID] {
+			continue
+		}
+		seen[e.ID] = true
+		out <- gauge(d.endpointQueue, float64(l.Waiting), name, e.ID)
 		queued, running, kv = append(queued, float64(l.Waiting)), append(running, float64(l.Running)), append(kv, l.KVUsage)
 	}
 	for _, of := range []struct {

@@ -2,6 +2,7 @@ package pool_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,10 +30,11 @@ func TestCollectorShowsWhatTheSchedulerHolds(t *testing.T) {
 	}
 	// The endpoint moves: the old server drains under the same id.
 	s.SetEndpoints([]scheduler.Endpoint{{ID: "a", URL: "http://b.test", MaxConcurrency: 4}, {ID: "c", Draining: true, MaxConcurrency: 2}})
+	s.SetLoad("c", scheduler.Load{Running: 3, Waiting: 1, KVUsage: 0.5, At: time.Now()})
 	snapshot := func() map[string]pool.Snapshot {
 		return map[string]pool.Snapshot{"p": {
 			State: s.State(),
-			Loads: map[string]scheduler.Load{"c": {Running: 3, Waiting: 1, KVUsage: 0.5, At: time.Now()}},
+			Scale: []pool.Scale{{Role: "decode", Desired: 3, Signal: pool.Signal{Ready: 2, QueuedTokens: 7}}},
 		}}
 	}
 	registry := prometheus.NewPedanticRegistry()
@@ -49,7 +51,7 @@ llm_d_epp_flow_control_pool_saturation{inference_pool="p",stage="decode"} 0
 llm_d_epp_flow_control_pool_saturation{inference_pool="p",stage="effective"} 0
 llm_d_epp_flow_control_request_enqueue_duration_seconds{fairness_id="other",outcome="Queued",priority="10"} 0
 llm_d_epp_flow_control_revocations_issued_total{inference_pool="p",priority="10"} 0
-llm_d_epp_flow_control_stale_endpoints{detector="concurrency-detector"} 2
+llm_d_epp_flow_control_stale_endpoints{detector="concurrency-detector"} 1
 llm_d_epp_per_endpoint_queue_size{model_server_endpoint="c",name="p"} 1
 llm_d_epp_ready_endpoints{name="p"} 1
 llm_d_epp_std_dev_kv_cache_utilization{name="p"} 0
@@ -58,6 +60,9 @@ llm_d_epp_std_dev_running_requests{name="p"} 0
 weir_engine_kv_cache_usage_ratio{endpoint="c",pool="p"} 0.5
 weir_engine_running_requests{endpoint="c",pool="p"} 3
 weir_engine_waiting_requests{endpoint="c",pool="p"} 1
+weir_pool_desired_replicas{pool="p",role="decode"} 3
+weir_pool_queued_tokens{pool="p",role="decode"} 7
+weir_pool_ready_replicas{pool="p",role="decode"} 2
 weir_scheduler_dispatched_requests_total{band="10",pool="p"} 1
 weir_scheduler_endpoint_circuit_open{endpoint="a",pool="p"} 0
 weir_scheduler_endpoint_circuit_open{endpoint="c",pool="p"} 0
@@ -91,10 +96,15 @@ func TestCollectorShowsPressureAsLLMDDoes(t *testing.T) {
 		Bands:     []scheduler.BandState{band},
 		Endpoints: []scheduler.EndpointState{{ID: "a", Health: scheduler.Healthy}, {ID: "b", Health: scheduler.Unhealthy}, {ID: "c", Circuit: scheduler.CircuitOpen}},
 	}
+	told := state
+	told.Endpoints = slices.Clone(state.Endpoints)
+	for i, l := range []scheduler.Load{{Waiting: 2, Running: 8, KVUsage: 0.25}, {Waiting: 6, Running: 8, KVUsage: 0.75}} {
+		l.At = time.Now()
+		told.Endpoints[i].Load = l
+	}
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(pool.NewCollector(func() map[string]pool.Snapshot {
-		loads := map[string]scheduler.Load{"a": {Waiting: 2, Running: 8, KVUsage: 0.25}, "b": {Waiting: 6, Running: 8, KVUsage: 0.75}}
-		return map[string]pool.Snapshot{"p": {State: state, Loads: loads}, "q": {State: state}}
+		return map[string]pool.Snapshot{"p": {State: told}, "q": {State: state}}
 	}))
 	got := gather(t, registry)
 	for _, want := range []string{

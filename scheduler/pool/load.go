@@ -11,19 +11,6 @@ import (
 	"weir/scheduler"
 )
 
-// Loads returns the last load of every endpoint that has told one.
-func (p *Pool) Loads() map[string]scheduler.Load {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	loads := make(map[string]scheduler.Load, len(p.watched))
-	for id, w := range p.watched {
-		if !w.load.At.IsZero() {
-			loads[id] = w.load
-		}
-	}
-	return loads
-}
-
 // An exposition page is read up to maxMetrics bytes and its lines up to
 // maxMetricLine.
 const (

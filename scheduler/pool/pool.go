@@ -97,7 +97,6 @@ type watched struct {
 	metrics string  // URL
 	flight  *flight // the probe that runs
 	verdict verdict
-	load    scheduler.Load
 }
 
 // New builds a pool without endpoints that reports to feed.

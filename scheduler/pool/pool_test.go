@@ -96,6 +96,17 @@ func health(t *testing.T, s *scheduler.Embedded, want ...scheduler.Health) {
 	}
 }
 
+// loads are those that the scheduler was told.
+func loads(s *scheduler.Embedded) map[string]scheduler.Load {
+	told := map[string]scheduler.Load{}
+	for _, e := range s.State().Endpoints {
+		if !e.Load.At.IsZero() {
+			told[e.ID] = e.Load
+		}
+	}
+	return told
+}
+
 func TestEndpointGoesDownAndComesUpWithoutFlapping(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -284,7 +295,6 @@ func TestEndpointsMayChangeWhileTheyAreProbed(t *testing.T) {
 						p.SetEndpoints([]pool.Endpoint{b.endpoint("b")})
 					}
 					_ = p.Probe(t.Context(), "b")
-					p.Loads()
 					<-time.After(time.Millisecond)
 				}
 			})
@@ -337,6 +347,14 @@ vllm:kv_cache_usage_perc{engine="0"} 0.9
 vllm:kv_cache_usage_perc{engine="1"} 0.1 1700000000000
 `, map[string]scheduler.Load{"a": {Running: 12, KVUsage: 0.9}}},
 		{"SGLang", "sglang:num_running_reqs{model_name=\"a b}c\"} 2\nsglang:num_queue_reqs{} 1\nsglang:token_usage 0.5\n", map[string]scheduler.Load{"a": {Running: 2, Waiting: 1, KVUsage: 0.5}}},
+		{"vLLM's cache, ranks added up", `vllm:num_requests_running 1
+vllm:cache_config_info{block_size="16",cache_dtype="auto",enable_prefix_caching="True",engine="0",num_gpu_blocks="7000"} 1.0
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="7000",x="y"} 1.0
+`, map[string]scheduler.Load{"a": {Running: 1, BlockSize: 16, Blocks: 14_000}}},
+		{"a cache that isn't known yet", "vllm:num_requests_running 1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1.0\n", map[string]scheduler.Load{"a": {Running: 1, BlockSize: 16}}},
+		{"SGLang's cache as labels", "sglang:num_running_reqs 1\nsglang:cache_config_info{page_size=\"64\",num_pages=\"900\"} 1.0\n", map[string]scheduler.Load{"a": {Running: 1, BlockSize: 64, Blocks: 900}}},
+		{"SGLang's cache as gauges", "sglang:num_running_reqs 1\nsglang:page_size 64\nsglang:num_pages{tp_rank=\"0\"} 900\n", map[string]scheduler.Load{"a": {Running: 1, BlockSize: 64, Blocks: 900}}},
+		{"a cache can't be fuller than full", "vllm:kv_cache_usage_perc 87\n", map[string]scheduler.Load{"a": {KVUsage: 1}}},
 		{"llama.cpp", "llamacpp:requests_processing 1\nllamacpp:requests_deferred 4\n", map[string]scheduler.Load{"a": {Running: 1, Waiting: 4}}},
 		{"lines that are none", "vllm:num_requests_running\nvllm:num_requests_running{\nvllm:num_requests_running nan\nvllm:num_requests_running -1\nvllm:num_requests_running 1e300\n\n{\nvllm:num_requests_waiting 2\n", map[string]scheduler.Load{"a": {Waiting: 2}}},
 		{"another program's page", "go_goroutines 5\n", map[string]scheduler.Load{}},
@@ -349,19 +367,19 @@ vllm:kv_cache_usage_perc{engine="1"} 0.1 1700000000000
 			synctest.Test(t, func(t *testing.T) {
 				g := newEngine(t, "engine")
 				g.metrics.Store(tt.page)
-				p, s := start(t, pool.Config{}, g.endpoint("a"))
+				_, s := start(t, pool.Config{}, g.endpoint("a"))
 				health(t, s, scheduler.Healthy)
 				now := time.Now()
 				for id, l := range tt.want {
 					l.At = now
 					tt.want[id] = l
 				}
-				if diff := cmp.Diff(tt.want, p.Loads()); diff != "" {
+				if diff := cmp.Diff(tt.want, loads(s)); diff != "" {
 					t.Errorf("loads (-want +got):\n%s", diff)
 				}
 				g.metrics.Store("broken")
 				synctest.Sleep(10 * time.Second)
-				if diff := cmp.Diff(tt.want, p.Loads()); diff != "" {
+				if diff := cmp.Diff(tt.want, loads(s)); diff != "" {
 					t.Errorf("loads after a page that can't be read (-want +got):\n%s", diff)
 				}
 			})

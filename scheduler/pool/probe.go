@@ -107,10 +107,9 @@ func (p *Pool) judge(w *watched, err error) {
 	defer p.feeding.Unlock()
 	p.mu.Lock()
 	changed := w.verdict.count(err == nil, p.cfg, time.Now())
-	current := p.watched[w.id] == w
 	health := w.verdict.health
 	p.mu.Unlock()
-	if !changed || !current {
+	if !changed || !p.current(w) {
 		return
 	}
 	p.feed.SetHealth(w.id, health)
@@ -121,8 +120,17 @@ func (p *Pool) judge(w *watched, err error) {
 	}
 }
 
-// readLoad takes the endpoint's load from its metrics. A failure leaves the
-// last one, whose time tells its age; it says nothing of the health.
+// current reports whether the endpoint is still there. While feeding is held
+// that stays so.
+func (p *Pool) current(w *watched) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.watched[w.id] == w
+}
+
+// readLoad takes the endpoint's load from its metrics. A failure tells
+// the scheduler nothing: the time of the last load says how old it is, and the
+// health is another question.
 func (p *Pool) readLoad(ctx context.Context, w *watched, r *reader) error {
 	p.mu.Lock()
 	client, url, engine := w.client, w.metrics, w.engine
@@ -138,11 +146,7 @@ func (p *Pool) readLoad(ctx context.Context, w *watched, r *reader) error {
 	load.At = time.Now()
 	p.feeding.Lock()
 	defer p.feeding.Unlock()
-	p.mu.Lock()
-	w.load = load
-	current := p.watched[w.id] == w
-	p.mu.Unlock()
-	if current {
+	if p.current(w) {
 		p.feed.SetLoad(w.id, load)
 	}
 	return nil

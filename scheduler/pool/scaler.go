@@ -112,8 +112,8 @@ func (p *Pool) signal(g Signal, endpoints []scheduler.EndpointState, role string
 			continue
 		}
 		g.Ready++
-		if w.load.At.After(now.Add(-freshLoad)) {
-			usage, told = usage+w.load.KVUsage, told+1
+		if e.Load.At.After(now.Add(-freshLoad)) {
+			usage, told = usage+e.Load.KVUsage, told+1
 		}
 	}
 	g.KVUsage = -1
