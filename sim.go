@@ -28,6 +28,9 @@ It has no model: its text is made of random words, and it says that it is simula
 			if !anywhere && !onLoopback(listen) {
 				return fmt.Errorf("--listen %s: a simulated model server asks nobody for a key, so it listens on the loopback interface (127.0.0.1, ::1, localhost) unless --listen-anywhere says otherwise", listen)
 			}
+			if cfg.MetricNames != enginesim.VLLM && cfg.MetricNames != enginesim.SGLang {
+				return fmt.Errorf("--metric-names is %q: write vllm or sglang", cfg.MetricNames)
+			}
 			s, err := startSim(cmd.Context(), listen, cfg)
 			if err != nil {
 				return err
@@ -49,6 +52,7 @@ It has no model: its text is made of random words, and it says that it is simula
 	f.IntVar(&cfg.MaxNumSeqs, "max-num-seqs", 0, "sequences that run at once (default 64)")
 	f.IntVar(&cfg.KVBlocks, "kv-blocks", 0, "cache capacity in blocks of 16 tokens (default 16384)")
 	f.IntVar(&cfg.ContextLength, "context-length", 0, "tokens of prompt and answer together (default 32768)")
+	f.StringVar((*string)(&cfg.MetricNames), "metric-names", string(enginesim.VLLM), "whose names its metrics have: vllm or sglang")
 	f.BoolVar(&cfg.Reasoning, "reasoning", false, "think before each answer")
 	f.BoolVar(&cfg.ZeroLatency, "zero-latency", false, "answer without waiting, for benchmarks")
 	return cmd

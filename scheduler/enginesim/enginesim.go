@@ -55,6 +55,7 @@ type Config struct {
 	EmbeddingDims  int            // default 256
 	Reasoning      bool           // think before each answer, not only when asked to
 	ReasoningField ReasoningField // default FieldReasoning
+	MetricNames    MetricNames    // whose names its metrics have. Default VLLM
 	KeepRequests   int            // how many past requests Requests remembers. Default 64, negative none
 }
 
@@ -73,6 +74,7 @@ func (c Config) withDefaults() Config {
 	c.ContextLength = min(cmp.Or(c.ContextLength, 32768), c.KVBlocks*blockSize)
 	c.EmbeddingDims = cmp.Or(c.EmbeddingDims, 256)
 	c.ReasoningField = cmp.Or(c.ReasoningField, FieldReasoning)
+	c.MetricNames = cmp.Or(c.MetricNames, VLLM)
 	c.KeepRequests = cmp.Or(c.KeepRequests, 64)
 	return c
 }

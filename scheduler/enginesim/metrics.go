@@ -9,10 +9,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// metrics has vLLM's names, so that whatever watches a real server can watch
-// this one.
+// MetricNames says whose names the metrics of a server have.
+type MetricNames string
+
+// The engines whose names a server can use. SGLang's are those of its load and
+// cache; the other metrics keep vLLM's names behind the colon.
+const (
+	VLLM   MetricNames = "vllm"
+	SGLang MetricNames = "sglang"
+)
+
+// metrics has the names of a real engine, so that whatever watches that can
+// watch this one.
 type metrics struct {
 	registry *prometheus.Registry
+	names    MetricNames
 	label    prometheus.Labels
 
 	prompt, generated, queries, hits, preempted prometheus.Counter
@@ -23,6 +34,7 @@ type metrics struct {
 func newMetrics(cfg Config) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
+		names:    cfg.MetricNames,
 		label:    prometheus.Labels{"model_name": cfg.Models[0], "engine": "0"},
 	}
 	m.prompt = m.counter("prompt_tokens_total", "Number of prefill tokens processed.")
@@ -31,7 +43,7 @@ func newMetrics(cfg Config) *metrics {
 	m.hits = m.counter("prefix_cache_hits_total", "Prefix cache hits, in tokens.")
 	m.preempted = m.counter("num_preemptions_total", "Number of preemptions.")
 	m.success = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "vllm:request_success_total", Help: "Finished requests by reason.", ConstLabels: m.label,
+		Name: m.name("request_success_total"), Help: "Finished requests by reason.", ConstLabels: m.label,
 	}, []string{"finished_reason"})
 	for _, reason := range []string{"stop", "length", "abort"} {
 		m.success.WithLabelValues(reason)
@@ -40,47 +52,65 @@ func newMetrics(cfg Config) *metrics {
 	m.gap = m.histogram("inter_token_latency_seconds", "Time between two tokens.", 0.001, 12)
 	m.e2e = m.histogram("e2e_request_latency_seconds", "Time from arrival to end.", 0.005, 16)
 	m.registry.MustRegister(m.success)
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "vllm:cache_config_info", Help: "The cache configuration.",
-		ConstLabels: prometheus.Labels{
-			"engine": "0", "block_size": strconv.Itoa(blockSize), "num_gpu_blocks": strconv.Itoa(cfg.KVBlocks),
-			"enable_prefix_caching": "True",
-		},
-	}, func() float64 { return 1 }))
+	m.describeCache(cfg.KVBlocks)
 	return m
 }
 
+func (m *metrics) name(suffix string) string { return string(m.names) + ":" + suffix }
+
+// describeCache says how large the cache is, as vLLM does in labels and SGLang
+// in gauges.
+func (m *metrics) describeCache(blocks int) {
+	if m.names == SGLang {
+		m.gauge("page_size", "Tokens of a page of the KV cache.", func() float64 { return blockSize })
+		m.gauge("num_pages", "Pages of the KV cache.", func() float64 { return float64(blocks) })
+		return
+	}
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: m.name("cache_config_info"), Help: "The cache configuration.",
+		ConstLabels: prometheus.Labels{
+			"engine": "0", "block_size": strconv.Itoa(blockSize), "num_gpu_blocks": strconv.Itoa(blocks),
+			"enable_prefix_caching": "True",
+		},
+	}, func() float64 { return 1 }))
+}
+
 func (m *metrics) counter(name, help string) prometheus.Counter {
-	c := prometheus.NewCounter(prometheus.CounterOpts{Name: "vllm:" + name, Help: help, ConstLabels: m.label})
+	c := prometheus.NewCounter(prometheus.CounterOpts{Name: m.name(name), Help: help, ConstLabels: m.label})
 	m.registry.MustRegister(c)
 	return c
 }
 
 func (m *metrics) histogram(name, help string, start float64, buckets int) prometheus.Histogram {
 	h := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "vllm:" + name, Help: help, ConstLabels: m.label,
+		Name: m.name(name), Help: help, ConstLabels: m.label,
 		Buckets: prometheus.ExponentialBuckets(start, 2, buckets),
 	})
 	m.registry.MustRegister(h)
 	return h
 }
 
+func (m *metrics) gauge(name, help string, read func() float64) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: m.name(name), Help: help, ConstLabels: m.label,
+	}, read))
+}
+
 // watch adds the gauges that are read from the machine when asked for.
 func (m *metrics) watch(mc *machine) {
-	gauge := func(name, help string, read func() float64) {
-		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "vllm:" + name, Help: help, ConstLabels: m.label,
-		}, read))
+	running, waiting, usage := "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"
+	if m.names == SGLang {
+		running, waiting, usage = "num_running_reqs", "num_queue_reqs", "token_usage"
 	}
-	gauge("num_requests_running", "Sequences that run.", func() float64 {
+	m.gauge(running, "Sequences that run.", func() float64 {
 		n, _, _ := mc.load()
 		return float64(n)
 	})
-	gauge("num_requests_waiting", "Sequences that wait.", func() float64 {
+	m.gauge(waiting, "Sequences that wait.", func() float64 {
 		_, n, _ := mc.load()
 		return float64(n)
 	})
-	gauge("kv_cache_usage_perc", "Used part of the KV cache; 1 is all of it.", func() float64 {
+	m.gauge(usage, "Used part of the KV cache; 1 is all of it.", func() float64 {
 		_, _, used := mc.load()
 		return used
 	})

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"io"
 	"strings"
 	"time"
 
@@ -10,6 +11,12 @@ import (
 // ParseLoad lets tests parse a page without a server.
 func ParseLoad(page, engine string) (scheduler.Load, error) {
 	return new(reader).read(strings.NewReader(page), engine)
+}
+
+// LoadReader reads page after page as the watch of an endpoint does.
+func LoadReader(engine string) func(io.Reader) (scheduler.Load, error) {
+	var r reader
+	return func(page io.Reader) (scheduler.Load, error) { return r.read(page, engine) }
 }
 
 // ParseFile lets tests parse a file of endpoints without one.

@@ -66,57 +66,71 @@ func metricPrefix(engine string) []byte {
 
 // take adds what a line says to the load, and reports whether it was of use.
 func take(load *scheduler.Load, line []byte) bool {
-	name, value, ok := sample(line)
-	if !ok {
+	set := meaning(name(line))
+	if set == nil {
 		return false
 	}
+	v, ok := value(line)
+	if ok {
+		set(load, line, v)
+	}
+	return ok
+}
+
+// meaning is what to do with a metric; nil where it is of no use.
+func meaning(name []byte) func(l *scheduler.Load, line []byte, v float64) {
 	switch string(name) {
 	case "vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing":
-		load.Running += int(value)
+		return func(l *scheduler.Load, _ []byte, v float64) { l.Running += int(v) }
 	case "vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred":
-		load.Waiting += int(value)
+		return func(l *scheduler.Load, _ []byte, v float64) { l.Waiting += int(v) }
 	case "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage", "llamacpp:kv_cache_usage_ratio":
-		load.KVUsage = max(load.KVUsage, min(value, 1))
+		return func(l *scheduler.Load, _ []byte, v float64) { l.KVUsage = max(l.KVUsage, min(v, 1)) }
 	case "vllm:cache_config_info":
-		load.BlockSize = max(load.BlockSize, label(line, "block_size"))
-		load.Blocks += label(line, "num_gpu_blocks")
+		return func(l *scheduler.Load, line []byte, _ float64) {
+			l.BlockSize = max(l.BlockSize, label(line, "block_size"))
+			l.Blocks += label(line, "num_gpu_blocks")
+		}
 	case "sglang:cache_config_info": // until 0.5.10; then two gauges
-		load.BlockSize = max(load.BlockSize, label(line, "page_size"))
-		load.Blocks += label(line, "num_pages")
+		return func(l *scheduler.Load, line []byte, _ float64) {
+			l.BlockSize = max(l.BlockSize, label(line, "page_size"))
+			l.Blocks += label(line, "num_pages")
+		}
 	case "sglang:page_size":
-		load.BlockSize = max(load.BlockSize, int(value))
+		return func(l *scheduler.Load, _ []byte, v float64) { l.BlockSize = max(l.BlockSize, int(v)) }
 	case "sglang:num_pages":
-		load.Blocks += int(value)
+		return func(l *scheduler.Load, _ []byte, v float64) { l.Blocks += int(v) }
 	default:
-		return false
+		return nil
 	}
-	return true
 }
 
 // maxValue bounds what is believed: no engine has a billion of anything here.
 const maxValue = 1e9
 
-// sample splits a line such as name{labels} 1.5 into its name and value. Label
-// values may hold any character, so that the value is looked for behind the
-// last brace.
-func sample(line []byte) (name []byte, value float64, ok bool) {
-	end := bytes.IndexAny(line, "{ ")
-	if end <= 0 || line[0] == '#' {
-		return nil, 0, false
+// name is the metric's in a line such as name{labels} 1.5.
+func name(line []byte) []byte {
+	for i, b := range line {
+		if b == '{' || b == ' ' {
+			return line[:i]
+		}
 	}
-	name, rest := line[:end], line[end:]
-	if bytes.IndexByte(name, ':') < 0 {
-		return nil, 0, false // not an engine's
-	}
+	return nil
+}
+
+// value is the number of a line. Label values may hold any character, so that
+// it is looked for behind the last brace; a timestamp may follow it.
+func value(line []byte) (v float64, ok bool) {
+	rest := line[len(name(line)):]
 	if i := bytes.LastIndexByte(rest, '}'); i >= 0 {
 		rest = rest[i+1:]
 	}
-	rest = bytes.TrimLeft(rest, " ") // value and maybe a timestamp
+	rest = bytes.TrimLeft(rest, " ")
 	if i := bytes.IndexByte(rest, ' '); i >= 0 {
 		rest = rest[:i]
 	}
-	value, err := strconv.ParseFloat(string(rest), 64)
-	return name, value, err == nil && value >= 0 && value < maxValue
+	v, err := strconv.ParseFloat(string(rest), 64)
+	return v, err == nil && v >= 0 && v < maxValue
 }
 
 // label is the number that a label of the line has; 0 without one.
