@@ -57,7 +57,7 @@ type FlowState struct {
 	Weight     int     `json:"weight"`
 	Queued     int     `json:"queued"`
 	Live       int     `json:"live"`
-	Served     float64 `json:"served"` // virtual token counter: comparable within the band
+	Served     float64 `json:"served"` // virtual token counter: comparable within the band; 0 where its policy has none
 }
 
 // EndpointState is one endpoint.
