@@ -148,3 +148,45 @@ func TestDiscoveredEndpointHasThePoolsKeyAndTraits(t *testing.T) {
 		t.Error("the engines are mixed up")
 	}
 }
+
+func TestDiscoveryAndScalingAreChecked(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, settings, want string }{
+		{"neither file nor dns", "discovery: {}", "one of file and dns"},
+		{"both", "discovery: {file: {path: f}, dns: {name: n, port: 1}}", "one of file and dns"},
+		{"a file without a path", "discovery: {file: {}}", "path is missing"},
+		{"a scheme of the file", "discovery: {file: {path: f, scheme: ftp}}", "scheme"},
+		{"a name without a port", "discovery: {dns: {name: n}}", "port is 0"},
+		{"SRV records with a port", "discovery: {dns: {name: n, port: 1, srv: true}}", "leave port out"},
+		{"no name", "discovery: {dns: {port: 1}}", "name is missing"},
+		{"questions too often", "discovery: {dns: {name: n, port: 1, interval: 10ms}}", "at least 1s"},
+		{"one endpoint's url for all", "discovery: {dns: {name: n, port: 1}, endpoint: {url: 'http://h'}}", "not of all"},
+		{"our secret as key", "discovery: {dns: {name: n, port: 1}, endpoint: {api_key_env: WEIR_OPS_TOKEN}}", "hold our own secrets"},
+		{"our secret as the pool's key", "api_key_env: WEIR_OPS_TOKEN", "hold our own secrets"},
+		{"an engine that isn't one", "discovery: {dns: {name: n, port: 1}, endpoint: {engine: steam}}", "engine"},
+		{"scrapes without a pause", "scrape_interval: 1ms", "scrape_interval"},
+		{"no maximum", "scaling: {min: 1}", "min 1, max 0"},
+		{"more than the maximum", "scaling: {min: 3, max: 2}", "min 3, max 2"},
+		{"a cache more than full", "scaling: {max: 2, target_kv_usage: 80}", "target_kv_usage"},
+		{"a negative aim", "scaling: {max: 2, ttft_slo: -1s}", "negative"},
+		{"a role twice", "scaling: {max: 2, roles: [a, a]}", "twice"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			err := parse(t, "apiVersion: weir/v1\npools: [{name: p, endpoints: [], "+tt.settings+"}]\n").Validate()
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "pool p") {
+				t.Errorf("%v, want %q", err, tt.want)
+			}
+		})
+	}
+	for _, good := range []string{
+		"discovery: {dns: {name: _http._tcp.engines.example, srv: true}}",
+		"discovery: {file: {path: /f}, endpoint: {accelerator: v6e, max_concurrency: 8, max_tokens: 100000, speed: 9000.5, cache_blocks: 5000, labels: {zone: b}}}",
+		"scaling: {max: 1}, scrape_interval: 50ms, ca_file: /ca.pem",
+	} {
+		if err := parse(t, "apiVersion: weir/v1\npools: [{name: p, endpoints: [], "+good+"}]\n").Validate(); err != nil {
+			t.Errorf("%s: %v", good, err)
+		}
+	}
+}
