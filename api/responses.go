@@ -7,6 +7,7 @@ import (
 
 	"weir/api/inference"
 	"weir/gateway"
+	"weir/gateway/catalogue"
 	"weir/responses"
 	"weir/tenants"
 )
@@ -33,7 +34,10 @@ func (s *Server) newResponses(store Responses, sealer *responses.Sealer) *respon
 		},
 		Dialect: func(model string) responses.Dialect {
 			if m, ok := s.catalogue().Lookup(model); ok {
-				return responses.Dialect{Model: m.Name}
+				return responses.Dialect{
+					Model: m.Name, Developer: m.Template.DeveloperRole,
+					Systems: m.Template.SystemMessages == catalogue.SystemAnywhere,
+				}
 			}
 			return responses.Dialect{}
 		},

@@ -105,6 +105,7 @@ type parse struct {
 	patternCost         int // of all their patterns
 	tools               []string
 	toolChoice          choice
+	effort              string // of reasoning; empty: not named
 }
 
 // reset forgets the request but keeps small buffers for the next one.
@@ -198,6 +199,7 @@ func (p *parse) settle() {
 	}
 	p.settleLimits()
 	p.settleTemplate()
+	p.settleEffort()
 	p.settleTools()
 	p.settleFormat()
 }

@@ -536,3 +536,17 @@ func TestACallerThatLeavesWaitsForNoCompiler(t *testing.T) {
 		})
 	}
 }
+
+func TestAnEffortIsOneOfTheModelsOwn(t *testing.T) {
+	t.Parallel()
+	models := shelf{"m": {Name: "m", Efforts: []string{"low", "max"}}}
+	for _, body := range []string{ // the model may be named before and after
+		`{"model":"m","messages":[{"role":"user","content":"hi"}],"reasoning_effort":"high"}`,
+		`{"reasoning_effort":"high","messages":[{"role":"user","content":"hi"}],"model":"m"}`,
+	} {
+		req, err := NewParser().Parse(Input{Operation: chat, Principal: &tenants.Principal{}, Body: []byte(body), Models: models})
+		if err != nil || !strings.Contains(string(req.Call.Fields), `"reasoning_effort":"max"`) {
+			t.Errorf("%s: %v, forwarded %s", body, err, req.Call.Fields)
+		}
+	}
+}

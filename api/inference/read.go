@@ -200,15 +200,8 @@ func (p *parse) readLogitBias() {
 	}
 }
 
-// readEffort narrows the efforts to those that every engine knows.
 func (p *parse) readEffort() {
-	from := p.skipSpace(p.Offset())
-	switch p.readWord("none", "minimal", "low", "medium", "high", "xhigh", "max") {
-	case "minimal":
-		p.replace(from, p.Offset(), `"low"`)
-	case "xhigh", "max":
-		p.replace(from, p.Offset(), `"high"`)
-	}
+	p.effort = p.readWord("none", "minimal", "low", "medium", "high", "xhigh", "max")
 }
 
 // readModalities takes text, which is all that models answer in.

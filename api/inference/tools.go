@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"weir/api/inference/jsonscan"
+	"weir/gateway/catalogue"
 )
 
 // Bounds of tools.
@@ -171,6 +172,23 @@ func (p *parse) readTemplateKwargs() {
 		default:
 			p.Skip()
 		}
+	}
+}
+
+// settleEffort turns the effort into one that the model has.
+func (p *parse) settleEffort() {
+	m := p.find("reasoning_effort")
+	if m == nil || p.Err() != nil {
+		return
+	}
+	model := &catalogue.Model{}
+	if p.in.Models != nil {
+		if found, ok := p.in.Models.Lookup(p.call.Model); ok {
+			model = found
+		}
+	}
+	if own := model.Effort(p.effort); own != p.effort {
+		m.text = []byte(`"reasoning_effort":"` + own + `"`)
 	}
 }
 

@@ -60,6 +60,8 @@ models:
     routes: [{pool: gpu, weight: 3}, {pool: spill}]
     timeouts: {connect: 2s, first_byte: 30s, idle: 15s, total: 10m}
     chat_template_kwargs: [enable_thinking]
+    template: {developer_role: true, system_messages: anywhere}
+    reasoning_efforts: [low, high]
     shutdown_date: 2027-01-01T00:00:00Z
   - name: embed
     operations: [embeddings]

@@ -24,6 +24,8 @@ type Model struct {
 	Routes       []Route    `yaml:"routes"`
 	Timeouts     Timeouts   `yaml:"timeouts,omitempty"`
 	TemplateKeys []string   `yaml:"chat_template_kwargs,omitempty"` // keys of chat_template_kwargs that callers may set
+	Template     Template   `yaml:"template,omitempty"`
+	Efforts      []string   `yaml:"reasoning_efforts,omitempty"` // that it knows; empty: none, low, medium, high
 	ShutdownDate *time.Time `yaml:"shutdown_date,omitempty"`
 }
 

@@ -134,6 +134,7 @@ func (m Model) validate(c *complaints, pools map[string]bool) {
 		r.validate(c, m.Name)
 	}
 	m.validateRoutes(c)
+	m.validateTemplate(c)
 	if min(m.Context, m.MaxOutput) < 0 {
 		c.add("model %s: context_length and max_output_tokens can't be negative", m.Name)
 	}
