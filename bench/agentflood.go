@@ -60,7 +60,7 @@ pools:
         usageLimitPolicyPluginRef: priority-holdback-policy
         priorityBands:
           - {priority: 10, fairnessPolicyRef: round-robin-fairness-policy}
-          - {priority: 0, fairnessPolicyRef: round-robin-fairness-policy}
+          - {priority: 0, fairnessPolicyRef: round-robin-fairness-policy, weirMaxFlowRequests: 5000}
     endpoints: [{id: engine, url: "%s", engine: vllm}]
 models:
   - {name: sim, operations: [chat], context_length: 32768, routes: [{pool: engine}]}
