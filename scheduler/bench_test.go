@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"runtime"
+	"syscall"
 	"testing"
 
 	"weir/scheduler"
@@ -22,6 +23,7 @@ func pool(b *testing.B, endpoints, maxConcurrency int) *scheduler.Embedded {
 	all := make([]scheduler.Endpoint, endpoints)
 	for i := range all {
 		all[i] = endpoint(fmt.Sprintf("endpoint-%d", i), maxConcurrency)
+		all[i].CacheBlocks = 500 // soon full, so that each prompt evicts as much as it brings
 	}
 	e.SetEndpoints(all)
 	for _, p := range all {
@@ -55,7 +57,7 @@ func BenchmarkDecision(b *testing.B) {
 					}
 				}
 				b.ReportAllocs()
-				i := 0
+				i, cpu := 0, cpuTime(b)
 				for b.Loop() {
 					l, err := e.Schedule(b.Context(), request(i))
 					if err != nil {
@@ -65,9 +67,21 @@ func BenchmarkDecision(b *testing.B) {
 					l.End(scheduler.Outcome{InputTokens: 2000, CachedTokens: 6000, OutputTokens: 10})
 					i++
 				}
+				b.ReportMetric(float64(cpuTime(b)-cpu)/float64(b.N), "cpu-ns/op")
 			})
 		}
 	}
+}
+
+// cpuTime is what this process has used, on all cores together: unlike the
+// clock it says something on a machine that does other things as well.
+func cpuTime(b *testing.B) int64 {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return u.Utime.Nano() + u.Stime.Nano()
 }
 
 // conversations returns what makes the i-th prompt, of 32,000 bytes. Making

@@ -70,7 +70,7 @@ func concurrencyFilter(d Detector) filter {
 		if p.MaxTokens > 0 {
 			most = float64(p.MaxTokens)
 		}
-		byRequests := float64(len(p.live)) < float64(p.MaxConcurrency)*room
+		byRequests := float64(p.held) < float64(p.MaxConcurrency)*room
 		byTokens := float64(p.tokens) < most*room
 		switch d.Mode {
 		case CountTokens:

@@ -9,29 +9,32 @@ import (
 
 // endpoint is a model server, the leases that it holds and what is known of
 // it. How much runs on it is the size of live, never a counter.
+//
+// What every pick reads of every endpoint stands together: in a large pool a
+// pick takes as long as that takes to come from memory.
 type endpoint struct {
-	Endpoint
-	condition
-	prefill
-
-	pace  pace
 	cache shelf
-	tells bool // whether it ever told how much of a prompt was cached
+	pace  pace
+	prefill
+	condition
+	Endpoint
 
 	load   Load      // what it last said of itself; zero: nothing
+	tells  bool      // whether it ever told how much of a prompt was cached
 	since  time.Time // when the pool got it
 	coldAt uint32    // when it last got a prompt of which nobody had anything
 
 	targets []Target // what its leases hand out; shared, so never changed
 	live    map[*lease]struct{}
-	tokens  int // that its leases count for, in sum
 	share   share
 }
 
 // prefill is the prompt work of an endpoint that is not done: that of its live
 // leases which have shown no token yet.
 type prefill struct {
+	held    int    // the size of live
 	pending int    // uncached tokens; the sum of its leases' work
+	tokens  int    // that its leases count for, in sum
 	busy    uint32 // the index's clock when it last began to have some
 	unseen  int    // live leases that it got since it last told its load
 	scrape  int    // counts the loads that it told
@@ -52,6 +55,8 @@ type fleet struct {
 	chains         sync.Pool
 	bindings       bindings
 	speed          speed
+	faded          time.Time // when paces faded last
+	grown          time.Time // when the last endpoint's slow start is over
 	sheet          sheet
 }
 
@@ -73,7 +78,9 @@ func (f *fleet) set(endpoints []Endpoint, now time.Time) {
 	for _, p := range slices.Concat(f.leaving, f.endpoints) {
 		old[server{p.ID, p.URL}] = p
 	}
-	f.endpoints, f.leaving, f.next, f.byID = nil, nil, 0, make(map[string]*endpoint, len(endpoints))
+	fresh := make([]endpoint, 0, len(endpoints)) // side by side
+	f.endpoints, f.leaving, f.next, f.grown = nil, nil, 0, time.Time{}
+	f.byID = make(map[string]*endpoint, len(endpoints))
 	for _, e := range endpoints {
 		if f.byID[e.ID] != nil {
 			continue // ids are unique; the first one counts
@@ -83,14 +90,18 @@ func (f *fleet) set(endpoints []Endpoint, now time.Time) {
 		}
 		p := old[server{e.ID, e.URL}]
 		if p == nil {
-			p = &endpoint{
+			fresh = append(fresh, endpoint{
 				targets: []Target{{Endpoint: e.ID, URL: e.URL}},
 				live:    map[*lease]struct{}{},
 				since:   now,
-			}
+			})
+			p = &fresh[len(fresh)-1]
 		}
 		delete(old, server{e.ID, e.URL})
 		p.Endpoint = e
+		if grown := p.since.Add(f.profile.slowStart); grown.After(f.grown) {
+			f.grown = grown
+		}
 		if p.cache.number == 0 {
 			f.prefix.join(&p.cache)
 		}
@@ -128,6 +139,17 @@ func (f *fleet) rate() {
 			p.pace.prior = caps / float64(len(f.endpoints)) / float64(p.MaxConcurrency)
 		}
 		p.pace.settle()
+	}
+}
+
+// fade lets paces go back where they came from, once in a while.
+func (f *fleet) fade(now time.Time) {
+	if now.Sub(f.faded) < paceRefresh {
+		return
+	}
+	f.faded = now
+	for _, p := range f.endpoints {
+		p.pace.fade(now)
 	}
 }
 

@@ -22,6 +22,7 @@ type placed struct {
 func (f *fleet) place(l *lease, c choice, r *Request, now time.Time) {
 	p := l.endpoint
 	p.live[l] = struct{}{}
+	p.held = len(p.live)
 	l.placed = placed{
 		chain: r.chain, key: keyOf(r), at: now, work: max(r.InputTokens-c.cached, 1), scrape: p.scrape,
 	}
@@ -71,6 +72,7 @@ func (f *fleet) computed(l *lease) {
 func (f *fleet) release(l *lease, o Outcome) {
 	p := l.endpoint
 	delete(p.live, l)
+	p.held = len(p.live)
 	if l.scrape == p.scrape {
 		p.unseen--
 	}

@@ -43,18 +43,20 @@ const maxPauseFactor = 16
 // and a circuit that the outcomes of its own requests open. It has no clock;
 // every method is told the time.
 type condition struct {
-	health Health
-
-	faults  int           // in a row, while the circuit is closed
+	health  Health
 	backoff time.Duration // non-zero while the circuit is open
-	retryAt time.Time     // when the open circuit lets a trial through
-	trial   *lease        // the one request that tries an open circuit
+	pause   time.Duration // grows while the endpoint keeps saying that it is full
 
-	pause       time.Duration // grows while the endpoint keeps saying that it is full
+	faults      int       // in a row, while the circuit is closed
+	retryAt     time.Time // when the open circuit lets a trial through
+	trial       *lease    // the one request that tries an open circuit
 	pausedUntil time.Time
 }
 
 func (c *condition) open() bool { return c.backoff > 0 }
+
+// sound reports whether nothing is wrong with the endpoint.
+func (c *condition) sound() bool { return c.health == Healthy && c.backoff == 0 && c.pause == 0 }
 
 // limit is how many leases the endpoint may hold of most. When that is none
 // for now, again says when to look once more; zero: not by itself.

@@ -15,8 +15,8 @@ import (
 // endpoints show different times by chance, and if those decided, new prompts
 // would all go to one of them.
 type pace struct {
-	prior float64   // by what the operator says; above 0
 	slow  float64   // what counts now
+	prior float64   // by what the operator says; above 0
 	seen  float64   // observations, fading
 	sum   float64   // of their logarithms, as multiples of the prior
 	at    time.Time // when they faded last
@@ -31,12 +31,9 @@ const (
 	maxSlow = 64
 )
 
-// fade ages what was seen, if that is due.
-func (p *pace) fade(now time.Time, due time.Duration) {
+// fade ages what was seen.
+func (p *pace) fade(now time.Time) {
 	passed := now.Sub(p.at)
-	if passed < due && p.slow > 0 {
-		return
-	}
 	p.at = now
 	keep := math.Exp2(-max(passed.Seconds(), 0) / paceHalfLife.Seconds())
 	p.seen, p.sum = p.seen*keep, p.sum*keep
@@ -44,7 +41,7 @@ func (p *pace) fade(now time.Time, due time.Duration) {
 }
 
 func (p *pace) observe(slow float64, now time.Time) {
-	p.fade(now, 0)
+	p.fade(now)
 	p.seen++
 	p.sum += math.Log(min(max(slow, 1.0/maxSlow), maxSlow) / p.prior)
 	p.settle()

@@ -20,7 +20,9 @@ type sheet struct {
 	input   int      // tokens of the prompt
 	live    int      // leases of the pool
 
+	young     []*endpoint // that may take no more, since they are new
 	endpoints []*endpoint // that are still in question
+	blocks    []int       // of each: blocks of the prompt that it has
 	cached    []int       // of each: tokens of the prompt that it is expected to have
 	scores    []float64   // of each: the weighted sum
 	values    [][]float64 // by scorer, of each: what it said
@@ -39,7 +41,6 @@ const (
 	leftOpen       = "circuit_open"
 	leftOverloaded = "overloaded"
 	leftFull       = "full"
-	leftFullTokens = "full_tokens"
 	leftSlowStart  = "slow_start"
 	leftExcluded   = "excluded"
 )
@@ -66,6 +67,8 @@ func (f *fleet) pick(r *Request, now time.Time) (c choice, again time.Time) {
 	if len(a.endpoints) == 0 {
 		return choice{left: a.left}, again
 	}
+	f.fade(now)
+	f.look(a)
 	f.score(a)
 	return f.choose(a), time.Time{}
 }
@@ -77,81 +80,84 @@ func (a *sheet) begin(r *Request, now time.Time) {
 
 // able collects the endpoints that can take a request now. They come in an
 // order that begins elsewhere each time, for those that are rated the same.
+//
+// New endpoints are spared while others are there that have been for longer:
+// otherwise it would be at the expense of those who wait.
 func (f *fleet) able(a *sheet) (again time.Time) {
 	n := len(f.endpoints)
-	ramping := f.established(a.now)
+	slow, established := f.profile.slowStart, false
+	ramping := slow > 0 && a.now.Before(f.grown)
+	a.young = a.young[:0]
 	for i := range n {
 		at := f.next + i
 		if at >= n {
 			at -= n
 		}
 		p := f.endpoints[at]
-		a.live += len(p.live)
-		bar, later := f.bar(p, ramping, a.now)
-		if bar == "" {
+		a.live += p.held
+		limit, bar, later := p.bar(a.now)
+		young := ramping && a.now.Sub(p.since) < slow
+		established = established || !young && (bar == "" || bar == leftFull)
+		switch {
+		case bar != "":
+			a.leave(bar, 1)
+			if !later.IsZero() {
+				again = earlier(again, later)
+			}
+		case young && p.held >= ramp(a.now.Sub(p.since), slow, limit):
+			a.young = append(a.young, p)
+		default:
 			a.endpoints = append(a.endpoints, p)
-			continue
 		}
-		a.leave(bar, 1)
-		if !later.IsZero() {
-			again = earlier(again, later)
-		}
+	}
+	if !established {
+		a.endpoints = append(a.endpoints, a.young...)
+		return again
+	}
+	for _, p := range a.young {
+		a.leave(leftSlowStart, 1)
+		again = earlier(again, p.since.Add(rampUntil(p.held, slow, p.MaxConcurrency)))
 	}
 	return again
 }
 
 // bar is what keeps an endpoint from taking a request, or "", and when that may
-// end by the mere passing of time.
-func (f *fleet) bar(p *endpoint, ramping bool, now time.Time) (bar string, again time.Time) {
+// end by the mere passing of time; limit is how many leases it may have.
+func (p *endpoint) bar(now time.Time) (limit int, bar string, again time.Time) {
+	limit = p.MaxConcurrency
 	if p.Draining {
-		return leftDraining, time.Time{}
+		return 0, leftDraining, again
 	}
-	limit, again := p.limit(p.MaxConcurrency, now)
+	if !p.sound() {
+		if limit, again = p.limit(limit, now); limit == 0 {
+			switch {
+			case p.health == Unhealthy:
+				return 0, leftUnhealthy, again
+			case now.Before(p.pausedUntil):
+				return 0, leftOverloaded, again
+			default:
+				return 0, leftOpen, again
+			}
+		}
+	}
 	switch {
-	case limit == 0 && p.health == Unhealthy:
-		return leftUnhealthy, again
-	case limit == 0 && now.Before(p.pausedUntil):
-		return leftOverloaded, again
-	case limit == 0:
-		return leftOpen, again
-	case len(p.live) >= limit:
-		return leftFull, time.Time{}
+	case p.held >= limit:
+		return limit, leftFull, time.Time{}
 	case p.MaxTokens > 0 && p.tokens >= p.MaxTokens:
-		return leftFullTokens, time.Time{}
-	case ramping:
-		if ramp, later := f.ramp(p, limit, now); len(p.live) >= ramp {
-			return leftSlowStart, later
-		}
+		return limit, leftFull, time.Time{}
+	default:
+		return limit, "", time.Time{}
 	}
-	return "", time.Time{}
 }
 
-// established reports whether some endpoint is past its slow start and serves.
-// While none is, a new one is not spared: it would be at the expense of nobody
-// but those who wait.
-func (f *fleet) established(now time.Time) bool {
-	slow := f.profile.slowStart
-	if slow <= 0 {
-		return false
-	}
-	for _, p := range f.endpoints {
-		if now.Sub(p.since) >= slow && p.present() && !p.open() {
-			return true
-		}
-	}
-	return false
+// ramp is how many leases an endpoint of this age may hold.
+func ramp(age, slow time.Duration, limit int) int {
+	return max(1, int(float64(limit)*max(age, 0).Seconds()/slow.Seconds()))
 }
 
-// ramp is how many leases a new endpoint may hold by now, and when it will be
-// one more.
-func (f *fleet) ramp(p *endpoint, limit int, now time.Time) (n int, more time.Time) {
-	slow := f.profile.slowStart
-	age := now.Sub(p.since)
-	if age >= slow {
-		return limit, time.Time{}
-	}
-	n = max(1, int(float64(limit)*max(age, 0).Seconds()/slow.Seconds()))
-	return n, p.since.Add(time.Duration(math.Ceil(float64(slow) * float64(n+1) / float64(limit))))
+// rampUntil is the age at which it may hold one more than it does.
+func rampUntil(held int, slow time.Duration, limit int) time.Duration {
+	return time.Duration(math.Ceil(float64(slow) * float64(held+1) / float64(limit)))
 }
 
 // leave counts endpoints that were left out.
@@ -196,36 +202,41 @@ func (f *fleet) recall(a *sheet) {
 	a.session = f.bindings.find(r, a.now)
 }
 
-// has is how many tokens of the request's prompt the endpoint is expected to
-// have cached.
-func (f *fleet) has(a *sheet, p *endpoint) int {
-	blocks, tokens := 0, 0
+// look finds out what each endpoint that is left is expected to have of the
+// prompt. Of its session's last turn an endpoint also has what it answered, if
+// it still has the prompt.
+func (f *fleet) look(a *sheet) {
+	n := len(a.endpoints)
+	a.blocks, a.cached = sized(a.blocks, n), sized(a.cached, n)
+	a.scores = sized(a.scores, n)
+	prompt := 0
 	if a.chain != nil {
-		if blocks = f.prefix.have(&p.cache); blocks > 0 {
-			tokens = int(a.chain.part(blocks) * float64(a.input))
+		prompt = len(a.chain.hashes)
+	}
+	for i, p := range a.endpoints {
+		blocks, tokens := 0, 0
+		if a.most > 0 {
+			if blocks = f.prefix.have(&p.cache); blocks > 0 {
+				tokens = int(a.chain.part(blocks) * float64(a.input))
+			}
 		}
+		if s := a.session; s != nil && s.endpoint == p && blocks >= min(s.blocks, prompt) {
+			tokens = max(tokens, min(s.tokens, a.input))
+		}
+		a.blocks[i], a.cached[i], a.scores[i] = blocks, tokens, 0
 	}
-	// It also has what it answered in the session's last turn, if it still has
-	// the prompt of that turn.
-	if s := a.session; s != nil && s.endpoint == p && (a.chain == nil || blocks >= min(s.blocks, len(a.chain.hashes))) {
-		tokens = max(tokens, min(s.tokens, a.input))
-	}
-	return tokens
 }
+
+// sized returns a slice of n elements of any value.
+func sized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 
 // score rates the endpoints that are left.
 func (f *fleet) score(a *sheet) {
-	n := len(a.endpoints)
-	a.cached = slices.Grow(a.cached[:0], n)[:n]
-	a.scores = slices.Grow(a.scores[:0], n)[:n]
-	for i, p := range a.endpoints {
-		a.cached[i], a.scores[i] = f.has(a, p), 0
-	}
 	for i := range f.profile.scorers {
 		if len(a.values) <= i {
 			a.values = append(a.values, nil)
 		}
-		values := slices.Grow(a.values[i][:0], n)[:n]
+		values := sized(a.values[i], len(a.endpoints))
 		a.values[i] = values
 		s := &f.profile.scorers[i]
 		s.rate(f, a, values)
@@ -258,7 +269,7 @@ func (f *fleet) choose(a *sheet) choice {
 // draw gives each endpoint a key of chance: with the score as weight, as in
 // Efraimidis and Spirakis' sampling without replacement, or without.
 func (f *fleet) draw(a *sheet) []float64 {
-	a.keys = slices.Grow(a.keys[:0], len(a.scores))[:len(a.scores)]
+	a.keys = sized(a.keys, len(a.scores))
 	for i, score := range a.scores {
 		u := f.profile.chance.Float64()
 		switch {
@@ -300,7 +311,7 @@ func (f *fleet) explain(a *sheet) []Candidate {
 	}
 	for to, i := range a.order {
 		p, c := a.endpoints[i], &a.best[to]
-		c.Endpoint, c.Score, c.CachedTokens, c.Live = p.ID, a.scores[i], a.cached[i], len(p.live)
+		c.Endpoint, c.Score, c.CachedTokens, c.Live = p.ID, a.scores[i], a.cached[i], p.held
 		c.Scores = c.Scores[:0]
 		for j := range f.profile.scorers {
 			s := &f.profile.scorers[j]

@@ -13,7 +13,8 @@ import "sort"
 // falls, by halving, and not at each block.
 //
 // It takes 40 bytes for each block of an endpoint and 13 to 26 for each
-// different one, and is bounded by maxEntries.
+// different one, and is bounded by maxEntries. Endpoints beyond maxShelves have
+// no part in it.
 type prefixIndex struct {
 	slabs   [][]entry // of slabSize each; entry 0 is none
 	unused  uint32    // list of entries, by older
@@ -34,6 +35,7 @@ const (
 	// maxEntries bounds the blocks that are remembered of all endpoints of a
 	// pool together: about 250 MB.
 	maxEntries = 1 << 22
+	maxShelves = 1<<16 - 2
 	// maxFalls is at how many places of a chain holders are looked up, from
 	// its end. Who holds still less of it counts as having nothing.
 	maxFalls = 64
@@ -61,14 +63,13 @@ func (e *entry) used(clock uint32) {
 
 // shelf is an endpoint's part of the index.
 type shelf struct {
-	number         uint32
-	capacity, size int // blocks
-	newest, oldest uint32
+	asked          uint32 // the search that match and last are of
+	match          int    // how many blocks of the chain it has
+	last           uint32 // entry of the last of them
 	tail           uint32 // stamp of the oldest
-
-	asked uint32 // the search that the following are of
-	match int    // how many blocks of the chain it has
-	last  uint32 // entry of the last of them
+	capacity, size int    // blocks
+	number         uint32
+	newest, oldest uint32
 }
 
 func (x *prefixIndex) at(i uint32) *entry { return &x.slabs[i/slabSize][i%slabSize] }
@@ -82,11 +83,14 @@ func (x *prefixIndex) join(s *shelf) {
 	}
 	for i := 1; i < len(x.shelves); i++ {
 		if x.shelves[i] == nil {
-			s.number, x.shelves[i] = uint32(i), s //nolint:gosec // endpoints are fewer
+			s.number, x.shelves[i] = uint32(i), s //nolint:gosec // bounded
 			return
 		}
 	}
-	s.number = uint32(len(x.shelves)) //nolint:gosec // endpoints are fewer
+	if len(x.shelves) > maxShelves {
+		return
+	}
+	s.number = uint32(len(x.shelves)) //nolint:gosec // bounded
 	x.shelves = append(x.shelves, s)
 }
 
@@ -118,7 +122,7 @@ func (x *prefixIndex) resize(s *shelf, capacity int) {
 func (x *prefixIndex) search(hashes []uint64) int {
 	x.asked++
 	x.gap = 0
-	count := func(i int) uint32 { return x.table(hashes[i]).find(x, hashes[i]).count }
+	count := func(i int) uint16 { return x.table(hashes[i]).find(x, hashes[i]).count }
 	most := sort.Search(len(hashes), func(i int) bool { return count(i) == 0 })
 	for end, falls := most, 0; end > 0 && falls < maxFalls; falls++ {
 		h := x.table(hashes[end-1]).find(x, hashes[end-1])

@@ -12,18 +12,24 @@ type blockTable struct {
 // holders is the list of the entries of one block. A slot without any is free.
 type holders struct {
 	first uint32
-	count uint32
+	count uint16
+	tag   uint16 // part of the hash: most other blocks are told by it alone
 }
+
+func tagOf(hash uint64) uint16 { return uint16(hash >> 32) } //nolint:gosec // a part of it
 
 func (t *blockTable) home(hash uint64) int { return int(hash & uint64(len(t.slots)-1)) } //nolint:gosec // a remainder
 
 // place is the slot of the block, or the free one where it belongs.
 func (t *blockTable) place(x *prefixIndex, hash uint64) int {
-	i := t.home(hash)
-	for t.slots[i].first != 0 && x.at(t.slots[i].first).hash != hash {
+	i, tag := t.home(hash), tagOf(hash)
+	for {
+		h := &t.slots[i]
+		if h.first == 0 || h.tag == tag && x.at(h.first).hash == hash {
+			return i
+		}
 		i = (i + 1) & (len(t.slots) - 1)
 	}
-	return i
 }
 
 func (t *blockTable) find(x *prefixIndex, hash uint64) holders {
@@ -36,11 +42,12 @@ func (t *blockTable) find(x *prefixIndex, hash uint64) holders {
 // insert returns the block's holders to be added to. It is valid until the next
 // insert or remove.
 func (t *blockTable) insert(x *prefixIndex, hash uint64) *holders {
-	if 4*(t.used+1) > 3*len(t.slots) {
+	if 8*(t.used+1) > 5*len(t.slots) {
 		t.grow(x)
 	}
 	h := &t.slots[t.place(x, hash)]
 	if h.first == 0 {
+		h.tag = tagOf(hash)
 		t.used++
 	}
 	return h

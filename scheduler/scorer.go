@@ -76,7 +76,7 @@ func (p *endpoint) running() int { return p.load.Running + p.unseen }
 // part of the leases that it may hold.
 func (p *endpoint) usage() float64 {
 	if p.load.At.IsZero() {
-		return float64(len(p.live)) / float64(p.MaxConcurrency)
+		return float64(p.held) / float64(p.MaxConcurrency)
 	}
 	return p.load.KVUsage
 }
@@ -104,11 +104,11 @@ func active(c Scorer) func(*fleet, *sheet, []float64) {
 	return func(_ *fleet, a *sheet, out []float64) {
 		most := 0
 		for _, p := range a.endpoints {
-			most = max(most, len(p.live))
+			most = max(most, p.held)
 		}
 		for i, p := range a.endpoints {
 			out[i] = 1
-			if n := len(p.live); n > idle {
+			if n := p.held; n > idle {
 				out[i] = float64(most-n) / float64(most) * best
 			}
 		}
@@ -120,12 +120,11 @@ func active(c Scorer) func(*fleet, *sheet, []float64) {
 func prefixShare(c Scorer) func(*fleet, *sheet, []float64) {
 	long := float64(cmp.Or(c.MatchLengthTokens, 8192))
 	return func(f *fleet, a *sheet, out []float64) {
-		for i, p := range a.endpoints {
+		for i, blocks := range a.blocks {
 			out[i] = 0
 			if a.most == 0 {
 				continue
 			}
-			blocks := f.prefix.have(&p.cache)
 			length := min(float64(blocks*f.blockTokens)/long, 1)
 			share := float64(blocks) / float64(len(a.chain.hashes))
 			out[i] = c.MatchLengthWeight*length*length + (1-c.MatchLengthWeight)*share

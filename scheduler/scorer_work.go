@@ -1,5 +1,7 @@
 package scheduler
 
+import "math"
+
 // The prices of WorkScorer, in prompt tokens to be computed by an endpoint of
 // average pace.
 const (
@@ -36,16 +38,15 @@ const (
 // least work is, which is also where the least is evicted.
 func rateWork(f *fleet, a *sheet, out []float64) {
 	copies := 1 + (uncachedCost-1)/f.sharers(a)
-	oldest := f.oldest(a)
+	oldest := f.ages(a, out)
 	least := 0.0
 	for i, p := range a.endpoints {
-		p.pace.fade(a.now, paceRefresh)
 		fresh := 0.0
-		if age, full := f.age(a, p); full && oldest > 0 {
-			fresh = 1 - float64(age)/float64(oldest)
+		if age := out[i]; age < oldest {
+			fresh = 1 - age/oldest
 		}
 		uncached := float64(max(a.input-a.cached[i], 1))
-		cost := p.pace.slow * (float64(p.pending+leaseCost*len(p.live)) + (copies+evictionCost*fresh)*uncached)
+		cost := p.pace.slow * (float64(p.pending+leaseCost*p.held) + (copies+evictionCost*fresh)*uncached)
 		out[i] = cost
 		if i == 0 || cost < least {
 			least = cost
@@ -66,22 +67,21 @@ func (f *fleet) sharers(a *sheet) float64 {
 	return max(float64(a.live)/float64(f.prefix.gap), 1)
 }
 
-// age is how many prompts ago the endpoint last used what it would evict for
-// the request; full says whether it would evict anything.
-func (f *fleet) age(a *sheet, p *endpoint) (age uint32, full bool) {
-	if a.chain == nil {
-		return 0, false
+// ages sets how many prompts ago each endpoint last used what it would evict
+// for the request, and returns the most. One that has room evicts nothing, which
+// is as good as what was never used.
+func (f *fleet) ages(a *sheet, out []float64) (oldest float64) {
+	prompt := 0
+	if a.chain != nil {
+		prompt = len(a.chain.hashes)
 	}
-	grows := len(a.chain.hashes) - f.prefix.have(&p.cache)
-	return f.prefix.clock - p.cache.tail, p.cache.size+grows > p.cache.capacity
-}
-
-// oldest is the greatest age of all endpoints.
-func (f *fleet) oldest(a *sheet) (oldest uint32) {
-	for _, p := range a.endpoints {
-		if age, full := f.age(a, p); full {
-			oldest = max(oldest, age)
+	for i, p := range a.endpoints {
+		if p.cache.size+prompt-a.blocks[i] <= p.cache.capacity {
+			out[i] = math.Inf(1)
+			continue
 		}
+		out[i] = float64(f.prefix.clock - p.cache.tail)
+		oldest = max(oldest, out[i])
 	}
 	return oldest
 }
