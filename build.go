@@ -191,6 +191,7 @@ func (p *program) buildGateway(limits admission.Store, registry *prometheus.Regi
 		FairnessIDs: cmp.Or(p.cfg.FairnessIDs, -1),
 	})
 	p.closers = append(p.closers, func() error { p.gateway.Close(); return nil })
+	p.background = append(p.background, p.gateway.WatchIsolation)
 }
 
 // buildScaler answers KEDA where an address is set.
@@ -232,7 +233,7 @@ func (p *program) buildAPI(registry *prometheus.Registry) {
 		Catalogue:  func() api.Catalogue { return p.catalogue.Snapshot() },
 		Registerer: registry, Gatherer: registry,
 		Checks: p.checks(),
-		Pools:  func() any { return p.fleet.Pools() },
+		Pools:  func() any { return poolPages(p.fleet.Pools(), p.gateway.Isolation()) },
 		Decisions: func(request string, latest int) any {
 			if request == "" {
 				return explanation{Decisions: p.fleet.Decisions(latest)}
@@ -270,6 +271,7 @@ func (p *program) checks() []api.Check {
 			return nil
 		}},
 	}
+	list = append(list, api.Check{Name: "isolation", Run: p.gateway.CheckIsolation})
 	if p.limits != nil {
 		list = append(list, api.Check{Name: "redis", Run: func(context.Context) error {
 			if !p.limits.Healthy() {

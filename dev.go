@@ -117,7 +117,12 @@ func (p *playground) run(ctx context.Context, errOut io.Writer) error {
 	if err != nil {
 		return errors.Join(err, closeAll(listeners))
 	}
-	if err := p.seed(ctx, weir); err != nil {
+	known := p.secret.Tenant
+	err = p.seed(ctx, weir)
+	if err == nil && p.secret.Tenant != known { // who has the pools of one tenant
+		err = p.applyCatalogue(ctx, engines)
+	}
+	if err != nil {
 		return errors.Join(err, closeAll(listeners), weir.close())
 	}
 	return weir.serve(ctx, listeners, func() error { return p.announce(engines) })

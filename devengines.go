@@ -11,6 +11,7 @@ import (
 
 	"weir/gateway/catalogue"
 	"weir/scheduler/enginesim"
+	"weir/tenants"
 )
 
 // simulated is how many simulated servers share the pool of the playground.
@@ -20,9 +21,29 @@ const simulated = 3
 // pools and models as YAML.
 type devEngines struct {
 	models []string // public names
-	pools  []string // YAML list items, as are the next
-	routes []string
+	pools  []devPool
+	routes []string // YAML list items, as are the next
 	prices []string
+}
+
+// devPool is one pool of a playground.
+type devPool struct {
+	name      string
+	isolation string // that it claims, so that cached tokens are shown
+	endpoints string // YAML list items
+}
+
+// yaml is the pool for the catalogue. The playground's tenant has a pool of one
+// tenant; before there is a tenant, such a pool claims nothing.
+func (p devPool) yaml(tenant string) string {
+	text := "- name: " + p.name + "\n"
+	switch {
+	case p.isolation != tenants.IsolationSingleTenant:
+		text += "  isolation: " + p.isolation + "\n"
+	case tenant != "":
+		text += "  isolation: " + p.isolation + "\n  tenants: [" + tenant + "]\n"
+	}
+	return text + "  endpoints:\n" + p.endpoints
 }
 
 func (e *devEngines) add(pool, model, operations string, templateKeys ...string) {
@@ -49,7 +70,6 @@ func (p *playground) startEngines(ctx context.Context) (*devEngines, error) {
 
 func (p *playground) simulatedPool(ctx context.Context, e *devEngines) error {
 	var pool strings.Builder
-	pool.WriteString("- name: sim\n  endpoints:\n")
 	for i := range simulated {
 		s, err := startSim(ctx, "127.0.0.1:0", enginesim.Config{Models: []string{"sim-chat", "sim-embed"}, Seed: uint64(i + 1)})
 		if err != nil {
@@ -58,7 +78,7 @@ func (p *playground) simulatedPool(ctx context.Context, e *devEngines) error {
 		p.later(s.stop)
 		fmt.Fprintf(&pool, "  - {id: sim-%d, url: %q, engine: sim, accelerator: CPU}\n", i+1, s.url)
 	}
-	e.pools = append(e.pools, pool.String())
+	e.pools = append(e.pools, devPool{"sim", tenants.IsolationVerified, pool.String()})
 	e.add("sim", "sim-chat", "chat, completions")
 	e.add("sim", "sim-embed", "embeddings")
 	e.prices = append(e.prices, // invented, so that receipts have a cost to show
@@ -72,7 +92,7 @@ func (p *playground) simulatedPool(ctx context.Context, e *devEngines) error {
 // they must serve the same ones.
 func (p *playground) ownEndpoints(ctx context.Context, e *devEngines) error {
 	var pool strings.Builder
-	pool.WriteString("- name: own\n  endpoints:\n")
+	isolation := tenants.IsolationVerified // of which it is to convince a probe
 	var first []string
 	for i, url := range p.opts.endpoints {
 		url = strings.TrimSuffix(strings.TrimSuffix(strings.TrimRight(url, "/"), "/v1"), "/")
@@ -86,13 +106,16 @@ func (p *playground) ownEndpoints(ctx context.Context, e *devEngines) error {
 		if i == 0 {
 			first = models
 		}
+		if engine == "llamacpp" { // it knows no salt, but here is only one tenant
+			isolation = tenants.IsolationSingleTenant
+		}
 		fmt.Fprintf(&pool, "  - {id: own-%d, url: %q, engine: %s}\n", i+1, url, engine)
 		p.say("model server %s (%s): %s", url, engine, strings.Join(models, ", "))
 	}
 	for _, m := range first {
 		e.add("own", m, "chat, completions, embeddings", "enable_thinking", "thinking")
 	}
-	e.pools = append(e.pools, pool.String())
+	e.pools = append(e.pools, devPool{"own", isolation, pool.String()})
 	return nil
 }
 
@@ -134,6 +157,10 @@ func askModels(ctx context.Context, url string) (names []string, engine string, 
 
 // applyCatalogue puts the engines into the database as an operator would.
 func (p *playground) applyCatalogue(ctx context.Context, e *devEngines) error {
+	var pools strings.Builder
+	for _, pool := range e.pools {
+		pools.WriteString(pool.yaml(p.secret.Tenant))
+	}
 	text := fmt.Sprintf(`apiVersion: weir/v1
 bands:
   - {name: interactive, priority: 100}
@@ -152,7 +179,7 @@ pools:
   %s
 prices:
   %s
-`, strings.Join(e.routes, "\n  "), indent(strings.Join(e.pools, "")), strings.Join(e.prices, "\n  "))
+`, strings.Join(e.routes, "\n  "), indent(pools.String()), strings.Join(e.prices, "\n  "))
 	doc, warnings, err := catalogue.Parse([]byte(text))
 	if err != nil {
 		return fmt.Errorf("the playground's own catalogue: %w", err)

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"weir/tenants"
 )
 
 // realInstaller is found beside the program's source; it prints the paths of
@@ -53,7 +55,10 @@ func (p *playground) realModel(ctx context.Context, e *devEngines) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-	e.pools = append(e.pools, fmt.Sprintf("- name: real\n  isolation: single-tenant\n  endpoints:\n  - {id: real-1, url: %q, engine: llamacpp, accelerator: CPU, max_concurrency: 4}\n", url))
+	e.pools = append(e.pools, devPool{
+		"real", tenants.IsolationSingleTenant,
+		fmt.Sprintf("  - {id: real-1, url: %q, engine: llamacpp, accelerator: CPU, max_concurrency: 4}\n", url),
+	})
 	e.add("real", "real-chat", "chat, completions")
 	e.prices = append(e.prices, `- {model: real-chat, input: "0.10", cached_input: "0.02", output: "0.40"}`)
 	return nil

@@ -29,6 +29,7 @@ models:
     routes: [{pool: sim}]
 pools:
   - name: sim
+    isolation: verified
     endpoints: [{id: sim-1, url: "ENGINE", engine: sim}]
 prices:
   - {model: sim-chat, input: "0.10", cached_input: "0.02", output: "0.40"}

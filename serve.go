@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -60,6 +61,19 @@ func listenAll(ctx context.Context, addresses []string) ([]net.Listener, error) 
 // heap. Nobody touches it: it takes addresses, no memory.
 const ballastBytes = 16 << 20
 
+// proofWait is how long the first requests may be held up by engines that are
+// slow to prove that they keep tenants apart. Until then they count as if they
+// didn't.
+const proofWait = 2 * time.Second
+
+func (p *program) awaitProofs(ctx context.Context) {
+	select {
+	case <-p.gateway.IsolationProbed():
+	case <-time.After(proofWait):
+	case <-ctx.Done():
+	}
+}
+
 // serve answers requests until ctx ends, lets running ones finish within the
 // drain timeout, then ends what runs beside them and closes everything. ready
 // is called once requests are answered.
@@ -75,6 +89,7 @@ func (p *program) serve(ctx context.Context, listeners []net.Listener, ready fun
 	lasting, stopLasting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLasting()
 	background := p.runBackground(lasting)
+	p.awaitProofs(ctx)
 	ballast := make([]byte, ballastBytes)
 	defer runtime.KeepAlive(ballast)
 

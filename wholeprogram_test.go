@@ -31,7 +31,7 @@ plans:
     bands: {default: standard, priority: interactive, flex: night}
     weight: 1
 pools:
-  - {name: sound, endpoints: [{id: a, url: "ENGINE", engine: sim}]}
+  - {name: sound, isolation: verified, endpoints: [{id: a, url: "ENGINE", engine: sim}]}
   - {name: faulty, endpoints: [{id: b, url: "FAULTY1", engine: sim}, {id: c, url: "FAULTY2", engine: sim}]}
 models:
   - name: org/chat-1
@@ -380,7 +380,7 @@ func restrictionsHold(t *testing.T, w *whole) {
 		body   string
 		status int
 	}{
-		{"a model that is not allowed", []string{"--allow-model", "embed"}, "/v1/chat/completions", chatWith("org/chat-1", ""), http.StatusForbidden},
+		{"a model that is not allowed", []string{"--allow-model", "embed"}, "/v1/chat/completions", chatWith("org/chat-1", ""), http.StatusNotFound},
 		{"a model that is", []string{"--allow-model", "embed"}, "/v1/embeddings", `{"model":"embed","input":"a"}`, http.StatusOK},
 		{"another scope", []string{"--scope", "inference:embeddings"}, "/v1/chat/completions", chatWith("org/chat-1", ""), http.StatusForbidden},
 		{"another network, whatever a header says", []string{"--allow-network", "10.0.0.0/8"}, "/v1/chat/completions", chatWith("org/chat-1", ""), http.StatusForbidden},
@@ -487,7 +487,14 @@ func poolsPage(t *testing.T, w *whole) {
 		t.Fatalf("status %d", status)
 	}
 	for pool, members := range page.Pools {
-		if members["state"] == nil || members["loads"] == nil || len(members) != 2 {
+		want := 2
+		if pool == "sound" { // which claims to be verified
+			want++
+			if !strings.Contains(string(members["isolation"]), `"holds":true`) {
+				t.Errorf("isolation of pool %s: %s", pool, members["isolation"])
+			}
+		}
+		if members["state"] == nil || members["loads"] == nil || len(members) != want {
 			t.Errorf("pool %s has members %v", pool, members)
 		}
 	}

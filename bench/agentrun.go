@@ -61,7 +61,7 @@ func (b *bench) crowds(ctx context.Context, o options, r *agentReport) error {
 		return err
 	}
 	r.pgPID = in.pgPID
-	if in.key, err = in.tenant(ctx, "Agents", "agents"); err != nil {
+	if _, in.key, err = in.tenant(ctx, "Agents", "agents"); err != nil {
 		return err
 	}
 	if err := b.serve(ctx, in, "weir", nil); err != nil {
@@ -106,7 +106,7 @@ func (b *bench) floods(ctx context.Context, o options, r *agentReport) error {
 	}
 	keys := map[string]string{}
 	for _, plan := range []string{"top", "low"} {
-		if keys[plan], err = in.tenant(ctx, plan, plan); err != nil {
+		if _, keys[plan], err = in.tenant(ctx, plan, plan); err != nil {
 			return err
 		}
 	}

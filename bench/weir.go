@@ -33,6 +33,7 @@ plans:
     key_limits: {requests_per_minute: 100000000, concurrency: 1000000}
 pools:
   - name: mock
+    %s
     scheduler: {max_queued: 100000, max_band_queued: 100000, max_flow_queued: 100000}
     endpoints: [{id: mock, url: "http://%s", engine: vllm, max_concurrency: 20000}]
 models:
@@ -78,10 +79,6 @@ func (b *bench) install(ctx context.Context, program, catalogue string) (*instal
 func (b *bench) installIn(ctx context.Context, program, name string, pid int, catalogue string) (*installation, error) {
 	pg := b.postgres
 	in := &installation{program: program, pgPID: pid, adminURL: pg.URL(name)}
-	file := filepath.Join(b.dir, name+".yaml")
-	if err := os.WriteFile(file, []byte(catalogue), 0o600); err != nil {
-		return nil, err
-	}
 	logins, err := migrations.Prepare(ctx, pg.URL("postgres"), name, pg.Secret())
 	if err != nil {
 		return nil, err
@@ -100,8 +97,7 @@ func (b *bench) installIn(ctx context.Context, program, name string, pid int, ca
 	if _, err := in.weir(ctx, "migrate"); err != nil {
 		return nil, err
 	}
-	_, err = in.weir(ctx, "apply", "-f", file)
-	return in, err
+	return in, b.apply(ctx, in, catalogue)
 }
 
 // runnable turns a missing program into advice.
@@ -114,12 +110,23 @@ func runnable(program string) error {
 
 // tenant makes a tenant on a plan, and a key of it, with the operator's
 // commands.
-func (in *installation) tenant(ctx context.Context, name, plan string) (key string, err error) {
-	tenant, err := in.weir(ctx, "tenant", "create", name, "--plan", plan, "--quiet")
+func (in *installation) tenant(ctx context.Context, name, plan string) (id, key string, err error) {
+	id, err = in.weir(ctx, "tenant", "create", name, "--plan", plan, "--quiet")
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	return in.weir(ctx, "key", "create", "--tenant", tenant, "--quiet")
+	key, err = in.weir(ctx, "key", "create", "--tenant", id, "--quiet")
+	return id, key, err
+}
+
+// apply gives it another catalogue.
+func (b *bench) apply(ctx context.Context, in *installation, catalogue string) error {
+	file := filepath.Join(b.dir, "catalogue.yaml")
+	if err := os.WriteFile(file, []byte(catalogue), 0o600); err != nil {
+		return err
+	}
+	_, err := in.weir(ctx, "apply", "-f", file)
+	return err
 }
 
 // weir runs one command to its end and returns what it printed.
@@ -169,11 +176,18 @@ func hostPort(port int) string { return net.JoinHostPort("127.0.0.1", strconv.It
 // startWeir adds the gateway twice: with its in-process limits, as one replica
 // runs, and with limits in Redis where that is installed.
 func (b *bench) startWeir(ctx context.Context, program string) error {
-	in, err := b.install(ctx, program, fmt.Sprintf(gatewayCatalogue, b.mockAddr))
+	in, err := b.install(ctx, program, fmt.Sprintf(gatewayCatalogue, "", b.mockAddr))
 	if err != nil {
 		return err
 	}
-	if in.key, err = in.tenant(ctx, "Bench", "bench"); err != nil {
+	var tenant string
+	if tenant, in.key, err = in.tenant(ctx, "Bench", "bench"); err != nil {
+		return err
+	}
+	// The mock's cache knows no salt: that its counts are shown, the pool is one
+	// tenant's own.
+	own := "isolation: single-tenant\n    tenants: [" + tenant + "]"
+	if err := b.apply(ctx, in, fmt.Sprintf(gatewayCatalogue, own, b.mockAddr)); err != nil {
 		return err
 	}
 	b.installation = in

@@ -14,7 +14,7 @@ import (
 
 const maxErrorBody = 64 << 10
 
-var errNoTarget = errors.New("a lease without a target")
+var errNoTarget = errors.New("a lease without a target that may be used")
 
 // attempt uses the lease, and gives it back unless the exchange finished with
 // it.
@@ -116,7 +116,7 @@ func (x *exchange) post(ctx context.Context, w *watch, d *delivery) (*http.Respo
 	d.onConnect = func() { w.wait(FirstByteLimit, x.times.FirstByte) }
 	failure := &Error{Cause: Internal, Err: errNoTarget} // never: an attempt has targets
 	for _, target := range x.targets {
-		x.endpoint = target.Endpoint
+		x.endpoint, x.hideCache = target.Endpoint, !x.g.isolates(x.pool, target)
 		x.exclude = append(x.exclude, target.Endpoint)
 		w.wait(ConnectFailed, x.times.Connect)
 		endpoint := x.pool.Endpoint(target.Endpoint)

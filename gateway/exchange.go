@@ -38,20 +38,21 @@ type exchange struct {
 	limit LimitState
 
 	// The present attempt, and what is known from all of them.
-	body     []byte
-	salt     string
-	lease    scheduler.Lease // nil when none is live
-	targets  []scheduler.Target
-	endpoint string
-	attempts int
-	queuedAt time.Time // when the first one began to wait
-	queued   time.Duration
-	ttft     time.Duration
-	exclude  []string // endpoints at which it was
-	failed   *Error   // how the last attempt ended
-	suspect  bool
-	meter    meter
-	place    waiter // among those that wait
+	body      []byte
+	salt      string
+	lease     scheduler.Lease // nil when none is live
+	targets   []scheduler.Target
+	endpoint  string
+	hideCache bool // the endpoint doesn't keep tenants apart
+	attempts  int
+	queuedAt  time.Time // when the first one began to wait
+	queued    time.Duration
+	ttft      time.Duration
+	exclude   []string // endpoints at which it was
+	failed    *Error   // how the last attempt ended
+	suspect   bool
+	meter     meter
+	place     waiter // among those that wait
 
 	finished bool
 }

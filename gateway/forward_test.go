@@ -101,7 +101,7 @@ func TestEngineGetsARequestMadeByUs(t *testing.T) {
 func TestCacheSaltSeparatesTenantsAndModels(t *testing.T) {
 	t.Parallel()
 	e := serve(t, answers(200, document))
-	h := build(t, []string{e.URL})
+	h := build(t, []string{e.URL}, shared)
 	for i, change := range []func(*gateway.Call){
 		func(*gateway.Call) {},
 		func(c *gateway.Call) { c.Model = "nick" }, // an alias is the same model

@@ -80,17 +80,18 @@ func (c Config) withDefaults() Config {
 
 // Gateway runs exchanges. It is safe for concurrent use.
 type Gateway struct {
-	log      *slog.Logger
-	deps     Deps
-	cfg      Config
-	engines  *engines
-	retries  *retryBudget
-	suspects *suspects
-	router   *router
-	metrics  *metrics
-	waiters  *waiters
-	epp      *epp
-	buffers  sync.Pool // *[]byte, for what is sent to callers
+	log       *slog.Logger
+	deps      Deps
+	cfg       Config
+	engines   *engines
+	retries   *retryBudget
+	suspects  *suspects
+	isolation *isolation
+	router    *router
+	metrics   *metrics
+	waiters   *waiters
+	epp       *epp
+	buffers   sync.Pool // *[]byte, for what is sent to callers
 }
 
 // New makes a Gateway.
@@ -98,14 +99,15 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Gateway {
 	cfg = cfg.withDefaults()
 	g := &Gateway{
 		log: log, deps: deps, cfg: cfg,
-		engines:  newEngines(cfg),
-		retries:  newRetryBudget(),
-		suspects: newSuspects(cfg.SuspectFor),
-		router:   &router{},
-		metrics:  newMetrics(deps.Metrics),
-		waiters:  newWaiters(),
-		epp:      newEPP(deps.Metrics, max(cfg.FairnessIDs, 0)),
-		buffers:  sync.Pool{New: func() any { return new([]byte) }},
+		engines:   newEngines(cfg),
+		retries:   newRetryBudget(),
+		suspects:  newSuspects(cfg.SuspectFor),
+		isolation: newIsolation(),
+		router:    &router{},
+		metrics:   newMetrics(deps.Metrics),
+		waiters:   newWaiters(),
+		epp:       newEPP(deps.Metrics, max(cfg.FairnessIDs, 0)),
+		buffers:   sync.Pool{New: func() any { return new([]byte) }},
 	}
 	if deps.Metrics != nil {
 		deps.Metrics.MustRegister(newQueueGauges(g.waiters, g.epp))

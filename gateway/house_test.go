@@ -52,7 +52,7 @@ func build(tb testing.TB, urls []string, options ...func(*house)) *house {
 	}
 	doc, _, err := catalogue.Parse([]byte(`apiVersion: weir/v1
 bands: [{name: standard, priority: 0}, {name: fast, priority: 10}, {name: spare, priority: -10}]
-pools: [{name: main, endpoints: [` + strings.Join(endpoints, ", ") + `]}]
+pools: [{name: main, isolation: single-tenant, tenants: [ten_a], endpoints: [` + strings.Join(endpoints, ", ") + `]}]
 models:
   - name: pub
     aliases: [nick]
@@ -97,6 +97,12 @@ models:
 	}, h.config)
 	tb.Cleanup(h.Close)
 	return h
+}
+
+// shared opens the pool to all tenants.
+func shared(h *house) {
+	pool, _ := h.snapshot.Pool(poolName)
+	pool.Isolation, pool.Tenants = "", nil
 }
 
 func (h *house) Snapshot() *catalogue.Snapshot { return h.snapshot }

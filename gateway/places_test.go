@@ -26,8 +26,9 @@ import (
 // town is a gateway over a real fleet whose engines say which of them answered.
 type town struct {
 	*gateway.Gateway
-	fleet *gateway.Fleet
-	plan  tenants.Plan
+	fleet  *gateway.Fleet
+	ledger *ledger
+	plan   tenants.Plan
 
 	mu     sync.Mutex
 	served []string // engines, in order
@@ -38,7 +39,7 @@ type town struct {
 // "pub" with the routes. A pool's further settings may follow its name.
 func newTown(t *testing.T, routes string, pools ...string) *town {
 	t.Helper()
-	o := &town{plan: tenants.Plan{Name: "basic", Weight: 1, Bands: map[tenants.Tier]string{tenants.TierDefault: "standard"}}}
+	o := &town{ledger: &ledger{}, plan: tenants.Plan{Name: "basic", Weight: 1, Bands: map[tenants.Tier]string{tenants.TierDefault: "standard"}}}
 	var listed []string
 	for _, p := range pools {
 		name, settings, _ := strings.Cut(p, " ")
@@ -52,7 +53,7 @@ func newTown(t *testing.T, routes string, pools ...string) *town {
 				o.mu.Unlock()
 				r.Body = io.NopCloser(strings.NewReader(string(body)))
 			}
-			sim.ServeHTTP(w, r)
+			sim.ServeHTTP(w, leak(name, r))
 		}))
 		t.Cleanup(server.Close)
 		engine := "vllm"
@@ -76,10 +77,34 @@ models: [{name: pub, operations: [chat], shutdown_date: 2999-03-01T00:00:00Z, ro
 	o.fleet = gateway.NewFleet(slog.New(slog.DiscardHandler), source, nil)
 	t.Cleanup(o.fleet.Close)
 	o.Gateway = gateway.New(slog.New(slog.DiscardHandler), gateway.Deps{
-		Catalogue: source, Limits: admission.NewMemory(admission.MemoryConfig{}), Pools: o.fleet, Receipts: &ledger{},
+		Catalogue: source, Limits: admission.NewMemory(admission.MemoryConfig{}), Pools: o.fleet, Receipts: o.ledger,
 	}, gateway.Config{SaltSecret: []byte("salt")})
 	t.Cleanup(o.Close)
 	return o
+}
+
+// leak makes an engine whose name says so ignore the salt.
+func leak(name string, r *http.Request) *http.Request {
+	if !strings.Contains(name, "leaky") || r.Method != http.MethodPost {
+		return r
+	}
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(strings.NewReader(strings.Replace(string(body), `"cache_salt"`, `"metadata"`, 1)))
+	return r
+}
+
+// prove lets the pools prove that they are verified.
+func (o *town) prove(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var watch sync.WaitGroup
+	watch.Go(func() { _ = o.WatchIsolation(ctx) })
+	t.Cleanup(watch.Wait)
+	t.Cleanup(cancel)
+	<-o.IsolationProbed()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.served, o.bodies = nil, nil
 }
 
 // fixed is a catalogue that doesn't change.
@@ -130,6 +155,7 @@ func TestAPlanKeepsItsRequestsInPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := newTown(t, test.routes, pools...)
+			o.prove(t)
 			o.plan.Regions, o.plan.Isolation = test.regions, test.isolation
 			seen := map[string]bool{}
 			for i := range 60 {

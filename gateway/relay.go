@@ -64,7 +64,9 @@ func (x *exchange) rewriter() *rewriter {
 	if x.call.Tier != "" {
 		tier = string(x.tier)
 	}
-	return newRewriter(&x.meter, x.model.Name, engineName(x.model), tier, x.call.IncludeUsage, x.queued)
+	r := newRewriter(&x.meter, x.model.Name, engineName(x.model), tier, x.call.IncludeUsage, x.queued)
+	r.hideCache = x.hideCache
+	return r
 }
 
 // burst passes on all whole events that have been read.

@@ -40,15 +40,17 @@ func (x *exchange) elsewhere() bool {
 	})
 }
 
-// untried are the lease's targets at which the exchange has not been. A
-// scheduler avoids those where it has, but takes one where no other has room.
-func (x *exchange) untried(l scheduler.Lease) []scheduler.Target {
-	if len(x.exclude) == 0 {
+// usable are the lease's targets at which the exchange has not been, and that
+// are as isolated as the plan wants. A scheduler avoids those where it has been,
+// but takes one where no other has room; of isolation it knows nothing.
+func (x *exchange) usable(l scheduler.Lease) []scheduler.Target {
+	isolated := x.call.Principal.Plan.Isolation != ""
+	if len(x.exclude) == 0 && !isolated {
 		return l.Targets()
 	}
 	var left []scheduler.Target
 	for _, t := range l.Targets() {
-		if !slices.Contains(x.exclude, t.Endpoint) {
+		if !slices.Contains(x.exclude, t.Endpoint) && (!isolated || x.g.isolates(x.pool, t)) {
 			left = append(left, t)
 		}
 	}

@@ -31,6 +31,8 @@ func (r *rewriter) isNoise(name []byte) bool {
 		return true
 	case "service_tier":
 		return len(r.tier) > 0
+	case "cached_tokens", "prompt_cache_hit_tokens", "prompt_cache_miss_tokens", "timings":
+		return r.hideCache // all tell what came from the cache
 	default:
 		return false
 	}
@@ -47,6 +49,8 @@ type rewriter struct {
 	usage bool   // the caller asked for the closing usage chunk
 	queue []byte // `"queue_time":...`, the last member of the usage that the caller sees
 	keep  bool   // nothing about the model member changes
+
+	hideCache bool // the caller may not know what came from a cache
 
 	old, new []byte // the model member as this engine writes it, and as we do
 	head     []byte // start of a chunk of our own, where one may be needed

@@ -105,7 +105,10 @@ func shares(routes []catalogue.Route) []float64 {
 // eligible are the routes that the caller's plan lets it take: those to pools in
 // its regions, as isolated as it wants, that are no other tenant's own. Where
 // none is left the call is refused: it never goes elsewhere.
-func eligible(snap *catalogue.Snapshot, m *catalogue.Model, p *tenants.Principal) ([]catalogue.Route, *Error) {
+//
+// A pool that claims to be verified and can't prove it now is none that a plan
+// with such a wish has, until it can.
+func (g *Gateway) eligible(snap *catalogue.Snapshot, m *catalogue.Model, p *tenants.Principal) ([]catalogue.Route, *Error) {
 	var missing error
 	allowed := make([]catalogue.Route, 0, len(m.Routes))
 	for _, r := range m.Routes {
@@ -113,7 +116,10 @@ func eligible(snap *catalogue.Snapshot, m *catalogue.Model, p *tenants.Principal
 		switch {
 		case !ok:
 			missing = fmt.Errorf("model %s: no pool %q", m.Name, r.Pool)
-		case pool.Serves(p):
+		case !pool.Serves(p):
+		case p.Plan.Isolation != "" && !g.keepsClaim(pool):
+			missing = fmt.Errorf("pool %s can't prove that it is %s", r.Pool, pool.Isolation)
+		default:
 			allowed = append(allowed, r)
 		}
 	}
@@ -129,7 +135,7 @@ func eligible(snap *catalogue.Snapshot, m *catalogue.Model, p *tenants.Principal
 
 // takeRoute settles which pool serves the call.
 func (x *exchange) takeRoute(snap *catalogue.Snapshot) *Error {
-	routes, err := eligible(snap, x.model, x.call.Principal)
+	routes, err := x.g.eligible(snap, x.model, x.call.Principal)
 	if err != nil {
 		return err
 	}

@@ -28,10 +28,10 @@ func (x *exchange) schedule(ctx context.Context) *Error {
 	if err != nil {
 		return x.refusal(ctx, err)
 	}
-	if x.targets = x.untried(lease); len(x.targets) == 0 {
+	if x.targets = x.usable(lease); len(x.targets) == 0 {
 		lease.End(scheduler.Outcome{Result: scheduler.CallerFault}) // costs nothing and says nothing of the endpoint
 		if x.failed == nil {
-			return &Error{Cause: Internal, Err: errNoTarget}
+			return &Error{Cause: NoEndpoint, Err: errNoTarget}
 		}
 		x.g.retries.refund(x.pool.Name)
 		return x.failed

@@ -35,7 +35,7 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 	if len(x.nodes) > 0 {
 		releasing.Go(func() { x.release(ctx) })
 	}
-	stored := x.store(ctx, r, failure)
+	stored := x.store(ctx, x.tellable(r), failure)
 	releasing.Wait()
 
 	if cause == Success && stored != nil {
@@ -141,7 +141,7 @@ func (x *exchange) receipt(cause Cause) billing.Receipt {
 	}
 	if price, ok := x.prices.Rate(r.Model, c.ReceivedAt); ok {
 		r.PriceVersion = price.Version
-		cost, err := price.Cost(r.Usage)
+		cost, err := price.Cost(x.billed(r.Usage))
 		if err != nil { // a broken price or an absurd count: the usage is kept, the cost can be made up for
 			x.g.log.Error("exchange not rated", slog.String("request_id", c.ID), slog.Any("error", err))
 		}

@@ -43,7 +43,7 @@ func names(list []gateway.Waiting) (ids []string) {
 func TestAProjectSeesItsOwnWaitingRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := build(t, []string{"http://engine.test"}, func(h *house) { h.plan.Limits.Concurrency = 0 })
+		h := build(t, []string{"http://engine.test"}, shared, func(h *house) { h.plan.Limits.Concurrency = 0 })
 		free := busy(t, h)
 		ctx, leave := context.WithCancel(t.Context())
 		ends := make(chan error)

@@ -80,8 +80,8 @@ func (d *Document) validatePools(c *complaints) map[string]bool {
 		if !tenants.KnownIsolation(p.Isolation) {
 			c.add("pool %s: isolation is %q: write verified or single-tenant, or leave it out", p.Name, p.Isolation)
 		}
-		if p.Isolation == tenants.IsolationSingleTenant && len(p.Tenants) > 1 {
-			c.add("pool %s: isolation is single-tenant, and %d tenants are named", p.Name, len(p.Tenants))
+		if p.Isolation == tenants.IsolationSingleTenant && len(p.Tenants) != 1 {
+			c.add("pool %s: isolation is single-tenant, and %d tenants are named: name the one that it serves", p.Name, len(p.Tenants))
 		}
 		p.Scheduler.validate(c, p.Name, d.Bands)
 		ids, urls := map[string]bool{}, map[string]bool{}

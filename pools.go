@@ -1,0 +1,25 @@
+package main
+
+import (
+	"weir/gateway"
+	"weir/scheduler/pool"
+)
+
+// poolPage is a pool as /ops/v1/pools shows it.
+type poolPage struct {
+	pool.Snapshot
+
+	Isolation *gateway.Isolation `json:"isolation,omitempty"` // nil where it claims none
+}
+
+func poolPages(pools map[string]pool.Snapshot, isolation map[string]gateway.Isolation) map[string]poolPage {
+	pages := make(map[string]poolPage, len(pools))
+	for name, p := range pools {
+		page := poolPage{Snapshot: p}
+		if i, ok := isolation[name]; ok {
+			page.Isolation = &i
+		}
+		pages[name] = page
+	}
+	return pages
+}
