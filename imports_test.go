@@ -28,6 +28,7 @@ func allowedImports() map[string][]string {
 		"responses":               {"gateway", "gateway/catalogue", "billing", "tenants"},
 		"billing":                 {"tenants"},
 		"tenants":                 {},
+		"tenants/notify":          {},
 		"scheduler":               {},
 		"scheduler/pool":          {"scheduler"},
 		"scheduler/pool/keda":     {"scheduler/pool", "scheduler/pool/keda/externalscaler"},
