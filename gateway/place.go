@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"weir/gateway/catalogue"
-	"weir/scheduler"
 	"weir/scheduler/pool"
 )
 
@@ -42,10 +41,9 @@ func (f *Fleet) place(w *pool.Pool, p *catalogue.Pool, stale time.Duration) {
 func (f *Fleet) endpoint(e catalogue.Endpoint) pool.Endpoint {
 	labels := e.AllLabels()
 	return pool.Endpoint{
-		Endpoint: scheduler.Endpoint{
-			ID: e.ID, URL: e.URL, MaxConcurrency: e.MaxConcurrency, MaxTokens: e.MaxTokens,
-			Speed: e.Speed, CacheBlocks: e.CacheBlocks, Labels: labels, Draining: e.Draining(),
-		},
+		ID: e.ID, URL: e.URL, MaxConcurrency: e.MaxConcurrency, MaxTokens: e.MaxTokens,
+		Speed: e.Speed, CacheBlocks: e.CacheBlocks, Labels: labels, Draining: e.Draining(),
+
 		Engine: labels[catalogue.LabelEngine],
 		Client: f.clients.get(f.log, trustOf(e)),
 	}

@@ -58,7 +58,13 @@ func newReplica(t *testing.T, s *shelf) *replica {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- fleet.Run(ctx) }()
-	t.Cleanup(func() { stop(); <-done; fleet.Close() })
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		fleet.Close()
+	})
 	h := build(t, nil, func(h *house) { h.plan.Limits.Concurrency = 100 })
 	g := gateway.New(slog.New(slog.DiscardHandler), gateway.Deps{
 		Catalogue: s, Limits: admission.NewMemory(admission.MemoryConfig{}), Pools: fleet, Receipts: &ledger{},

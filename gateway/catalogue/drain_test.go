@@ -111,7 +111,12 @@ func TestDrainReachesEveryReplica(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
-		t.Cleanup(func() { stop(); <-done })
+		t.Cleanup(func() {
+			stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
 		replicas = append(replicas, s)
 	}
 	if _, err := catalogue.Drain(t.Context(), db.App, "gpu", "b", true); err != nil {

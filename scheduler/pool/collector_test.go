@@ -34,7 +34,7 @@ func TestCollectorShowsWhatTheSchedulerHolds(t *testing.T) {
 	snapshot := func() map[string]pool.Snapshot {
 		return map[string]pool.Snapshot{"p": {
 			State: s.State(),
-			Scale: []pool.Scale{{Role: "decode", Desired: 3, Signal: pool.Signal{Ready: 2, QueuedTokens: 7}}},
+			Scale: []pool.Scale{{Role: "decode", Desired: 3, Ready: 2, QueuedTokens: 7}},
 		}}
 	}
 	registry := prometheus.NewPedanticRegistry()

@@ -44,7 +44,7 @@ func (z *zone) answer(ctx context.Context, name string) error {
 	return err
 }
 
-func (z *zone) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
+func (z *zone) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr, error) {
 	if err := z.answer(ctx, host); err != nil {
 		return nil, err
 	}

@@ -226,7 +226,7 @@ func TestPoolScalesFromNoneToOneAndBackAndLosesNothing(t *testing.T) {
 	p := pool.New(slog.New(slog.DiscardHandler), pool.Config{Interval: 50 * time.Millisecond}, s)
 	p.Set(pool.Settings{Scaling: pool.Scaling{Max: 1, DownAfter: 2 * time.Second}})
 	p.SetDiscovery(pool.File{Path: file, Every: 10 * time.Millisecond}, func(f pool.Found) pool.Endpoint {
-		return pool.Endpoint{Endpoint: scheduler.Endpoint{ID: f.ID, URL: f.URL, Labels: f.Labels}}
+		return pool.Endpoint{ID: f.ID, URL: f.URL, Labels: f.Labels}
 	})
 	start(t, p.Run)
 
