@@ -18,6 +18,7 @@ func allowedImports() map[string][]string {
 		"weir": {
 			"api", "gateway", "gateway/admission", "gateway/catalogue", "billing", "tenants", "responses",
 			"scheduler", "scheduler/pool", "scheduler/pool/keda", "scheduler/enginesim", "migrations", "migrations/pgserver",
+			"responses/eventlog",
 		},
 		"api":                     {"api/inference", "responses", "gateway", "gateway/catalogue", "billing", "tenants", "scheduler"},
 		"api/inference":           {"api/inference/jsonscan", "gateway", "gateway/catalogue", "tenants"},
@@ -25,7 +26,8 @@ func allowedImports() map[string][]string {
 		"gateway":                 {"gateway/admission", "gateway/catalogue", "billing", "tenants", "scheduler", "scheduler/pool"},
 		"gateway/admission":       {},
 		"gateway/catalogue":       {"billing", "tenants", "scheduler", "scheduler/pickerconfig"},
-		"responses":               {"gateway", "gateway/catalogue", "billing", "tenants"},
+		"responses":               {"gateway", "gateway/catalogue", "billing", "tenants", "responses/eventlog"},
+		"responses/eventlog":      {},
 		"billing":                 {"tenants"},
 		"tenants":                 {},
 		"tenants/notify":          {},
@@ -56,7 +58,8 @@ func onlyIn() map[string][]string {
 	return map[string][]string{
 		"github.com/labstack/echo/v4":     {"api"},
 		"github.com/stripe/stripe-go/v79": {"billing/stripesync"},
-		"github.com/redis/go-redis/v9":    {"weir", "gateway/admission", "gateway/admission/admissiontest"},
+		"github.com/redis/go-redis/v9":    {"weir", "gateway/admission", "gateway/admission/admissiontest", "responses/eventlog"},
+		"github.com/riverqueue/river":     {"weir", "migrations"},
 		"google.golang.org/grpc":          {"scheduler/pool/keda", "scheduler/pool/keda/externalscaler"},
 		"github.com/spf13/cobra":          {"weir"},
 		"github.com/pressly/goose/v3":     {"migrations"},

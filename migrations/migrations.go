@@ -32,7 +32,7 @@ const lockTimeout = "15s"
 func Files() fs.FS { return files }
 
 // Up applies what the database lacks and returns the file names of what it
-// applied, in order. The URL is the owner's and must lead to Postgres itself:
+// applied, in order; the job queue's own tables come after them. The URL is the owner's and must lead to Postgres itself:
 // the lock that lets racing callers apply everything once belongs to a session,
 // which a transaction pooler doesn't keep. A failing file is rolled back; those
 // before it stay.
@@ -64,7 +64,10 @@ func Up(ctx context.Context, log *slog.Logger, ownerURL string) ([]string, error
 	if err != nil {
 		err = fmt.Errorf("migrate: %w", err)
 	}
-	return applied, errors.Join(err, provider.Close())
+	if err = errors.Join(err, provider.Close()); err != nil {
+		return applied, err
+	}
+	return applied, upJobs(ctx, log, ownerURL)
 }
 
 func newProvider(db *sql.DB) (*goose.Provider, error) {
@@ -111,7 +114,10 @@ func Pending(ctx context.Context, url string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("count pending migrations: %w", err)
 	}
-	return pending, nil
+	if pending > 0 {
+		return pending, nil
+	}
+	return pendingJobs(ctx, conn)
 }
 
 func versions() ([]int64, error) {

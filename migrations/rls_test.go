@@ -46,6 +46,9 @@ func samples() []sample {
 		{"response_items", `
 			INSERT INTO response_items (tenant_id, response_id, position, output, item_id, kind, content)
 			VALUES ($1, 'resp_' || $1 || '1', $2::text::integer, false, 'msg_1', 'message', '')`},
+		{"response_runs", `
+			INSERT INTO response_runs (tenant_id, response_id, project_id, key_id, request, client_id)
+			VALUES ($1, 'resp_' || $1 || $2, '', '', '', '')`},
 		{"chat_completions", `
 			INSERT INTO chat_completions (tenant_id, id, project_id, model, messages, object, created_at)
 			VALUES ($1, 'chatcmpl_' || $1 || $2, '', '', '', '', now())`},
@@ -353,7 +356,8 @@ func TestWorkerReachesNoTable(t *testing.T) {
 		SELECT c.oid::regclass::text
 		FROM pg_class c
 		JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE c.relkind IN ('r', 'p', 'v', 'm') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'`)
+		WHERE c.relkind IN ('r', 'p', 'v', 'm') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+		  AND n.nspname <> 'river'`)
 	if len(tables) < len(samples()) {
 		t.Fatalf("only found %v", tables)
 	}

@@ -110,7 +110,7 @@ func workerRules() []rule {
 		},
 		{
 			`SELECT current_user::text, c.oid::regclass::text` + ownTables + `
-			  AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+			  AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname <> '` + JobsSchema + `'
 			  AND (has_table_privilege(c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
 			    OR has_any_column_privilege(c.oid, 'SELECT, INSERT, UPDATE, REFERENCES'))
 			ORDER BY 2`,
@@ -121,7 +121,8 @@ func workerRules() []rule {
 
 // CheckRoles looks whether the database keeps tenants apart as the code
 // believes: the application's login is bound by row-level security, which is
-// forced on every table of tenants, and the worker's login reaches no table. A
+// forced on every table of tenants, and the worker's login reaches no table but
+// those of the job queue. A
 // *RolesError lists everything that is wrong; other errors mean that the
 // database could not be asked.
 func CheckRoles(ctx context.Context, app, worker *pgxpool.Pool) error {
