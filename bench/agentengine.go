@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,12 +74,12 @@ func (c *prefixCache) take(chain []uint64) (hits int) {
 	for hits < len(chain) && c.places[chain[hits]] != nil {
 		hits++
 	}
-	for i := len(chain) - 1; i >= 0; i-- {
-		if at := c.places[chain[i]]; at != nil {
+	for _, c0 := range slices.Backward(chain) {
+		if at := c.places[c0]; at != nil {
 			c.order.MoveToBack(at)
 			continue
 		}
-		c.places[chain[i]] = c.order.PushBack(chain[i])
+		c.places[c0] = c.order.PushBack(c0)
 	}
 	for c.order.Len() > engineBlocks {
 		id, _ := c.order.Remove(c.order.Front()).(uint64)
@@ -139,7 +140,7 @@ func (s *engineSet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // chat answers one turn. The first and the last piece of the answer say how
-// long the engine had had the request by then, in nanoseconds.
+// long the engine had the request by then, in nanoseconds.
 func (s *engineSet) chat(w http.ResponseWriter, r *http.Request, n int) {
 	began := time.Now()
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64<<20))

@@ -88,7 +88,7 @@ type floodedRun struct {
 // floodOnce is one request of a real stream.
 func (c *client) floodOnce(ctx context.Context, t *target, band string, due time.Time, n int) (paced, error) {
 	out := paced{band: band}
-	rnd := rand.New(rand.NewPCG(uint64(n), 7)) //nolint:gosec // each prompt is another
+	rnd := rand.New(rand.NewPCG(uint64(n), 7))
 	prompt := string(appendNoise(nil, rnd, floodPrompt))
 	body := fmt.Sprintf(`{"model":"sim","stream":true,"stream_options":{"include_usage":true},"max_tokens":%d,"ignore_eos":true,"messages":[{"role":"user","content":"%s"}]}`, floodAnswer, prompt)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url+"/v1/chat/completions", strings.NewReader(body))
@@ -136,7 +136,7 @@ func (c *client) floodOnce(ctx context.Context, t *target, band string, due time
 // offer sends requests at random times at a mean rate until the time is over,
 // and returns when all have ended.
 func (c *client) offer(ctx context.Context, t *target, band string, perSecond float64, lasts time.Duration, seed uint64, done *atomic.Int64) ([]paced, int, error) {
-	rnd := rand.New(rand.NewPCG(seed, 8)) //nolint:gosec // repeatable on purpose
+	rnd := rand.New(rand.NewPCG(seed, 8))
 	var mu sync.Mutex
 	var all []paced
 	g, ctx := errgroup.WithContext(ctx)

@@ -97,7 +97,7 @@ func (c crowd) run(ctx context.Context) ([]turn, error) {
 }
 
 func (c crowd) session(ctx context.Context, agent int) ([]turn, error) {
-	rnd := rand.New(rand.NewPCG(uint64(agent), 4)) //nolint:gosec // repeatable on purpose
+	rnd := rand.New(rand.NewPCG(uint64(agent), 4))
 	if err := pause(ctx, time.Duration(rnd.Float64()*float64(c.spread))); err != nil {
 		return nil, err
 	}
@@ -128,11 +128,11 @@ func (c crowd) session(ctx context.Context, agent int) ([]turn, error) {
 // openingMessages is a session's first prompt, without the closing bracket.
 func openingMessages(agent int) []byte {
 	m := append(make([]byte, 0, 64<<10), `[{"role":"system","content":"`...)
-	m = appendNoise(m, rand.New(rand.NewPCG(1, 5)), agentCommon) //nolint:gosec // the same for all
+	m = appendNoise(m, rand.New(rand.NewPCG(1, 5)), agentCommon)
 	m = append(m, `"},{"role":"user","content":"agent `...)
 	m = strconv.AppendInt(m, int64(agent), 10)
 	m = append(m, ": "...)
-	m = appendNoise(m, rand.New(rand.NewPCG(uint64(agent), 6)), agentOpened) //nolint:gosec // the session's own
+	m = appendNoise(m, rand.New(rand.NewPCG(uint64(agent), 6)), agentOpened)
 	return append(m, `"}`...)
 }
 
@@ -219,14 +219,13 @@ func (t *turn) read(answer []byte) error {
 
 // crowded is what a crowd's run came to.
 type crowded struct {
-	agents  int
-	turns   []turn
-	prefix  PrefixStats
-	wall    time.Duration
-	cpu     []time.Duration // of the target's parts
-	parts   []part
-	memory  int64 // peak of the target's first part, in bytes
-	machine time.Duration
+	agents int
+	turns  []turn
+	prefix PrefixStats
+	wall   time.Duration
+	cpu    []time.Duration // of the target's parts
+	parts  []part
+	memory int64 // peak of the target's first part, in bytes
 }
 
 // agentsThrough runs a crowd through targets and counts what they used.

@@ -50,7 +50,7 @@ type session struct {
 }
 
 func (a *agents) first() []*request {
-	a.rand = rand.New(rand.NewPCG(a.seed, 1)) //nolint:gosec // repeatable on purpose
+	a.rand = rand.New(rand.NewPCG(a.seed, 1))
 	a.running = map[*request]*session{}
 	a.sessions = 0
 	out := make([]*request, 0, a.n)

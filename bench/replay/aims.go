@@ -91,7 +91,7 @@ func (s *study) isolationAims() []aim {
 func (s *study) costAims() (out []aim) {
 	least := map[int]time.Duration{}
 	for _, c := range s.costs {
-		limit := time.Duration(0)
+		var limit time.Duration
 		switch c.endpoints {
 		case 100:
 			limit = 15 * time.Microsecond

@@ -17,7 +17,10 @@ func withBubbles(program func(bubbles)) {
 	_ = flag.CommandLine.Parse(nil) // those of package testing, at their defaults
 	testing.Main(
 		func(_, _ string) (bool, error) { return true, nil },
-		[]testing.InternalTest{{Name: "replay", F: func(t *testing.T) { program(bubbles{t}) }}}, nil, nil,
+		[]testing.InternalTest{{Name: "replay", F: func(t *testing.T) {
+			t.Helper()
+			program(bubbles{t})
+		}}}, nil, nil,
 	)
 }
 

@@ -1,5 +1,7 @@
 package main
 
+import "slices"
+
 // charts are the document's plots, by file name.
 func (s *study) charts() map[string]chart {
 	out := map[string]chart{"scheduling-cost.svg": s.costChart()}
@@ -35,10 +37,8 @@ func (m *matrix) chart() chart {
 }
 
 func appendNew(all []float64, v float64) []float64 {
-	for _, x := range all {
-		if x == v {
-			return all
-		}
+	if slices.Contains(all, v) {
+		return all
 	}
 	return append(all, v)
 }

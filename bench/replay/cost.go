@@ -33,13 +33,13 @@ func measureCost(ctx context.Context) ([]cost, error) {
 				return nil, context.Cause(ctx)
 			}
 			c := cost{endpoints: endpoints, flows: flows}
-			r := testing.Benchmark(func(b *testing.B) { decide(b, endpoints, flows) })
+			r := testing.Benchmark(func(b *testing.B) { decide(ctx, b, endpoints, flows) })
 			if r.N == 0 {
 				return nil, fmt.Errorf("%d endpoints, %d flows: no decision was measured", endpoints, flows)
 			}
 			c.decision, c.allocs, c.bytes = time.Duration(r.NsPerOp()), r.AllocsPerOp(), r.AllocedBytesPerOp()
 			if endpoints <= 1000 {
-				c.queued = time.Duration(testing.Benchmark(func(b *testing.B) { pass(b, endpoints, flows) }).NsPerOp())
+				c.queued = time.Duration(testing.Benchmark(func(b *testing.B) { pass(ctx, b, endpoints, flows) }).NsPerOp())
 			}
 			out = append(out, c)
 		}
@@ -64,7 +64,7 @@ func newCrowd(endpoints, places, flows int) *crowd {
 		c.sched.SetHealth(p.ID, scheduler.Healthy)
 		c.sched.SetLoad(p.ID, scheduler.Load{BlockSize: 16, Blocks: 30_000, At: time.Now()})
 	}
-	rnd := rand.New(rand.NewPCG(1, 3)) //nolint:gosec // repeatable on purpose
+	rnd := rand.New(rand.NewPCG(1, 3))
 	var prompts [][]byte
 	for range 64 {
 		p := bytes.Repeat([]byte("instructions and tools that many share; "), promptBytes/40+1)[:promptBytes]
@@ -89,18 +89,19 @@ func (c *crowd) outcome() scheduler.Outcome {
 func (c *crowd) request(i int) scheduler.Request { return c.requests[i%len(c.requests)] }
 
 // decide is a request that need not wait, and its end.
-func decide(b *testing.B, endpoints, flows int) {
+func decide(ctx context.Context, b *testing.B, endpoints, flows int) {
+	b.Helper()
 	c := newCrowd(endpoints, 4, flows)
 	defer c.sched.Close()
 	for i := range 2 * endpoints {
-		if _, err := c.sched.Schedule(b.Context(), c.request(i)); err != nil {
+		if _, err := c.sched.Schedule(ctx, c.request(i)); err != nil {
 			b.Fatal(err)
 		}
 	}
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		l, err := c.sched.Schedule(b.Context(), c.request(i))
+		l, err := c.sched.Schedule(ctx, c.request(i))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -111,13 +112,14 @@ func decide(b *testing.B, endpoints, flows int) {
 
 // pass is a request that waits behind others in a full pool, until the end of
 // another lets it go.
-func pass(b *testing.B, endpoints, flows int) {
+func pass(ctx context.Context, b *testing.B, endpoints, flows int) {
+	b.Helper()
 	c := newCrowd(endpoints, 1, flows)
 	leases := make(chan scheduler.Lease, endpoints+flows)
 	for i := range endpoints + flows {
 		go func() {
 			for {
-				l, err := c.sched.Schedule(b.Context(), c.request(i))
+				l, err := c.sched.Schedule(ctx, c.request(i))
 				if err != nil {
 					return // the pool was closed
 				}

@@ -58,7 +58,6 @@ type engine struct {
 	steps  int           // that run on without a change: several only while all decode
 	gaps   func(class string, gap time.Duration, tokens int)
 	served func(engine int, j *job, at time.Duration, prompt, output int) // tokens computed
-	busy   time.Duration                                                  // time with a step under way
 }
 
 // next is when the steps under way are over; false when the engine idles.
@@ -82,7 +81,6 @@ func (e *engine) submit(j *job, now time.Duration) {
 // due ends the steps under way and starts the next.
 func (e *engine) due(now time.Duration) {
 	steps := e.steps
-	e.busy += now - e.began
 	e.steps = 0
 	var over []*job
 	for _, j := range e.running {

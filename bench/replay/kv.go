@@ -1,6 +1,9 @@
 package main
 
-import "container/list"
+import (
+	"container/list"
+	"slices"
+)
 
 // kvCache is the KV memory of an engine, as vLLM keeps it: a block is held by
 // requests or free; a free one keeps its content until it is needed, and the
@@ -111,8 +114,7 @@ func (c *kvCache) fill(h *holding, id uint64) {
 
 // release gives a holding back.
 func (c *kvCache) release(h *holding) {
-	for i := len(h.named) - 1; i >= 0; i-- {
-		b := h.named[i]
+	for _, b := range slices.Backward(h.named) {
 		if b.holders--; b.holders == 0 {
 			c.held--
 			b.place = c.free.PushBack(b)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// held computes ids at the cache and returns the holding and what was found.
-func heldBy(t *testing.T, c *kvCache, blank int, ids ...uint64) (holding, int) {
+// heldBy computes a prompt at the cache and returns what holds it.
+func heldBy(t *testing.T, c *kvCache, blank int, ids ...uint64) holding {
 	t.Helper()
 	hits := c.match(ids)
 	h, ok := c.acquire(ids, len(ids)-hits+blank)
@@ -16,7 +16,7 @@ func heldBy(t *testing.T, c *kvCache, blank int, ids ...uint64) (holding, int) {
 	for _, id := range ids[hits:] {
 		c.fill(&h, id)
 	}
-	return h, hits
+	return h
 }
 
 func TestACacheForgetsAsVLLMDoes(t *testing.T) {
@@ -24,9 +24,9 @@ func TestACacheForgetsAsVLLMDoes(t *testing.T) {
 	t.Run("the end of the oldest prompt first", func(t *testing.T) {
 		t.Parallel()
 		c := newKV(4)
-		a, _ := heldBy(t, c, 0, 1, 2)
+		a := heldBy(t, c, 0, 1, 2)
 		c.release(&a)
-		b, _ := heldBy(t, c, 0, 3, 4, 5)
+		b := heldBy(t, c, 0, 3, 4, 5)
 		c.release(&b)
 		if c.match([]uint64{1, 2}) != 1 || c.match([]uint64{3, 4, 5}) != 3 {
 			t.Errorf("of the old prompt %d blocks are left, of the new one %d", c.match([]uint64{1, 2}), c.match([]uint64{3, 4, 5}))
@@ -35,7 +35,7 @@ func TestACacheForgetsAsVLLMDoes(t *testing.T) {
 	t.Run("nothing that a request holds", func(t *testing.T) {
 		t.Parallel()
 		c := newKV(4)
-		a, _ := heldBy(t, c, 1, 1, 2)
+		a := heldBy(t, c, 1, 1, 2)
 		if _, ok := c.acquire([]uint64{7, 8}, 2); ok {
 			t.Error("memory was given twice")
 		}
@@ -51,7 +51,7 @@ func TestACacheForgetsAsVLLMDoes(t *testing.T) {
 		t.Parallel()
 		c := newKV(3)
 		for _, ids := range [][]uint64{{1}, {2}, {3}, {1}, {4}} {
-			h, _ := heldBy(t, c, 0, ids...)
+			h := heldBy(t, c, 0, ids...)
 			c.release(&h)
 		}
 		if c.match([]uint64{1}) != 1 || c.match([]uint64{2}) != 0 {

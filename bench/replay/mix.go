@@ -19,7 +19,7 @@ type stream struct {
 }
 
 func (s stream) first() []*request {
-	rnd := rand.New(rand.NewPCG(s.seed, 2)) //nolint:gosec // repeatable on purpose
+	rnd := rand.New(rand.NewPCG(s.seed, 2))
 	about := func(mean int) int { return max(mean/2+rnd.IntN(mean+1), 1) }
 	var out []*request
 	for at := s.from; ; {

@@ -58,7 +58,7 @@ func (s *study) aimsTable(w *strings.Builder) {
 // tables: what a trace comes to in all pools.
 func (m *matrix) tables(w *strings.Builder) {
 	fmt.Fprintf(w, "### %s\n\n%d requests in %s. A cache that forgets nothing finds %s of the blocks.\n\n", strings.ReplaceAll(m.name, "_", " "),
-		len(m.trace), (m.trace[len(m.trace)-1].at).Round(time.Second), percent(m.unlimited))
+		len(m.trace), m.trace[len(m.trace)-1].at.Round(time.Second), percent(m.unlimited))
 	fmt.Fprintf(w, "![Prefix hits by cache size](img/%s)\n\n", m.file("hits"))
 	all := names(referred())
 	m.table(w, "**Prefix hit rate**, in blocks.", all, func(c compared) string { return percent(c.recorded.hits) })

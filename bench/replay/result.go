@@ -29,7 +29,6 @@ type result struct {
 	service  map[string][]int                 // cost of the tokens computed, by tenant and window
 	computed [][]int                          // prompt tokens, by window and engine
 	span     time.Duration
-	busy     []time.Duration // by engine
 	engines  int
 }
 
@@ -113,7 +112,7 @@ func newResult(engines int) result {
 	return result{refused: map[scheduler.Reason]int{}, gaps: map[string]map[time.Duration]int{}, service: map[string][]int{}, engines: engines}
 }
 
-func (r *result) refuse(_ *request, reason scheduler.Reason) { r.refused[reason]++ }
+func (r *result) refuse(reason scheduler.Reason) { r.refused[reason]++ }
 
 func (r *result) refusals() (n int) {
 	for _, k := range r.refused {

@@ -134,9 +134,6 @@ func (s setup) simulate() (result, error) {
 	closing()
 	synctest.Wait()
 	m.out.span = m.now()
-	for _, e := range m.engines {
-		m.out.busy = append(m.out.busy, e.busy)
-	}
 	return m.out, err
 }
 
@@ -310,7 +307,7 @@ func (m *sim) start(g grant) error {
 		if !ok {
 			return g.err
 		}
-		m.out.refuse(r, refusal.Reason)
+		m.out.refuse(refusal.Reason)
 		m.over(r)
 		return nil
 	}

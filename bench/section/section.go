@@ -31,10 +31,10 @@ func Place(path, heading, name, text string) error {
 	out.Write(old[:from])
 	out.WriteString(begin + "\n\n" + strings.TrimSpace(text) + "\n\n")
 	out.Write(old[to:])
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // documents are for all
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(path, out.Bytes(), 0o644) //nolint:gosec // documents are for all
+	return os.WriteFile(path, out.Bytes(), 0o644)
 }
 
 // Row writes a row of a table.
