@@ -37,6 +37,8 @@ func TestToolsAreCalledOnDemand(t *testing.T) {
 		{"the prompt asks for one", "please [tool]", ``, []string{"get_weather"}},
 		{"the prompt names one", "please [tool:get_time]", ``, []string{"get_time"}},
 		{"the prompt asks for all", "please [tools]", ``, []string{"get_weather", "get_time"}},
+		{"a word of a name means its tool", "What time is it?", ``, []string{"get_time"}},
+		{"short words mean nothing", "Get me a timetable", ``, nil},
 		{"none forbids", "please [tool]", `,"tool_choice":"none"`, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

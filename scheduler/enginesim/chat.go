@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -183,6 +184,7 @@ func (r *chatRequest) named(name string) *tool {
 
 // triggered reads the last message, if a user wrote it: "[tool]" calls the
 // first tool, "[tool:NAME]" the named one, "[tools]" each of the first eight.
+// Without such a mark, a word of a tool's name calls the tool.
 func (r *chatRequest) triggered() []toolCall {
 	last := &r.Messages[len(r.Messages)-1]
 	if last.Role != "user" {
@@ -201,7 +203,29 @@ func (r *chatRequest) triggered() []toolCall {
 			calls = append(calls, call1(&r.Tools[i]))
 		}
 	}
+	if len(calls) == 0 {
+		calls = r.meant(text)
+	}
 	return calls
+}
+
+// meant finds the first tool that the text has a word of: "weather" means
+// get_weather. Words of fewer than four letters mean nothing.
+func (r *chatRequest) meant(text string) []toolCall {
+	words := map[string]bool{}
+	for word := range strings.FieldsFuncSeq(strings.ToLower(text), func(c rune) bool { return !unicode.IsLetter(c) }) {
+		if len(word) >= 4 {
+			words[word] = true
+		}
+	}
+	for i := range r.Tools {
+		for word := range strings.FieldsFuncSeq(strings.ToLower(r.Tools[i].Function.Name), func(c rune) bool { return c == '_' || c == '-' }) {
+			if words[word] {
+				return []toolCall{call1(&r.Tools[i])}
+			}
+		}
+	}
+	return nil
 }
 
 // render is the chat template: tools, then each message between marks, then the

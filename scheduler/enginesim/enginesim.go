@@ -5,7 +5,8 @@
 // of random words, and it says everywhere that it is simulated.
 //
 // A prompt can ask for a tool call: when tools were sent and the last user
-// message contains "[tool]" or "[tool:NAME]", the answer is a call.
+// message contains "[tool]", "[tool:NAME]" or a word of a tool's name, the answer
+// is a call.
 package enginesim
 
 import (
