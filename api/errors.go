@@ -90,6 +90,7 @@ func answers() map[gateway.Cause]answer {
 
 		gateway.ModelNotFound:   {status: 404, kind: invalidRequest, code: "model_not_found", param: "model", message: "The model does not exist, or you have no access to it."},
 		gateway.WrongOperation:  {status: 400, kind: invalidRequest, code: "unsupported_value", param: "model", message: "The model does not serve this operation."},
+		gateway.NotCounted:      {status: 400, kind: invalidRequest, code: "unsupported_value", param: "model", message: "The model's server can't count tokens."},
 		gateway.PlaceForbidden:  {status: 403, kind: invalidRequest, code: noAccess, param: "model", message: "Your plan allows none of the places in which this model is served."},
 		gateway.SuspectRequest:  {status: 400, kind: invalidRequest, code: "request_suspected", message: "A model server failed on this very request a moment ago. The same request is not taken for a while."},
 		gateway.RateLimited:     {status: 429, kind: requestRate, code: rateLimit, message: "The limit of requests per minute is reached.", wait: true},

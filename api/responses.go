@@ -58,29 +58,75 @@ func (x *exchange) owner() responses.Owner {
 
 // createResponse answers a request, from its bytes to the end of its answer.
 func (s *Server) createResponse(x *exchange) error {
+	create, from, release, err := s.readCreate(x)
+	if err != nil {
+		return err
+	}
+	defer release()
+	ctx, end := s.keys.Guard(x.Request().Context(), x.principal)
+	defer end()
+	run, err := s.responses.Prepare(ctx, from, create)
+	if err != nil {
+		return err
+	}
+	return s.answerRun(ctx, x, run)
+}
+
+// readCreate reads the body of a call on responses, as one that makes one.
+func (s *Server) readCreate(x *exchange) (*responses.Create, responses.Caller, func(), error) {
 	r := x.Request()
 	ttl, err := inference.QueueTTL(r.Header.Get(headerQueueTTL))
 	if err != nil {
-		return err
+		return nil, responses.Caller{}, nil, err
 	}
 	body, err := s.bodies.read(x.w, r, s.now())
 	if err != nil {
-		return err
+		return nil, responses.Caller{}, nil, err
 	}
-	defer body.release()
 	create, err := responses.ParseCreate(body.bytes)
 	if err != nil {
-		return err
+		body.release()
+		return nil, responses.Caller{}, nil, err
 	}
-	ctx, release := s.keys.Guard(r.Context(), x.principal)
-	defer release()
-	run, err := s.responses.Prepare(ctx, responses.Caller{
+	return create, responses.Caller{
 		Principal: x.principal, RequestID: x.id, ClientRequestID: clientRequestID(r.Header),
 		QueueTTL: ttl, ReceivedAt: x.receivedAt,
-	}, create)
+	}, body.release, nil
+}
+
+// countInput tells how long a response's context would be.
+func (s *Server) countInput(x *exchange) error {
+	create, from, release, err := s.readCreate(x)
 	if err != nil {
 		return err
 	}
+	defer release()
+	n, err := s.responses.Count(x.Request().Context(), from, create)
+	if err != nil {
+		return err
+	}
+	s.setProcessing(x)
+	return x.json(responses.InputTokens(n))
+}
+
+// compact has a model summarise a context.
+func (s *Server) compact(x *exchange) error {
+	create, from, release, err := s.readCreate(x)
+	if err != nil {
+		return err
+	}
+	defer release()
+	ctx, end := s.keys.Guard(x.Request().Context(), x.principal)
+	defer end()
+	run, err := s.responses.Compact(ctx, from, create)
+	if err != nil {
+		return err
+	}
+	return s.answerRun(ctx, x, run)
+}
+
+// answerRun runs a response into the caller's connection.
+func (s *Server) answerRun(ctx context.Context, x *exchange, run *responses.Run) error {
 	out := s.newSink(x, run.Ignored())
 	defer out.close()
 	x.ran = true

@@ -27,6 +27,8 @@ func (s *Server) routes() []route {
 		{http.MethodGet, "/v1/models", tenants.ScopeModelsRead, s.listModels},
 		{http.MethodGet, "/v1/models/*", tenants.ScopeModelsRead, s.getModel},
 		{http.MethodPost, "/v1/responses", tenants.ScopeResponses, s.createResponse},
+		{http.MethodPost, "/v1/responses/input_tokens", tenants.ScopeResponses, s.countInput},
+		{http.MethodPost, "/v1/responses/compact", tenants.ScopeResponses, s.compact},
 		{http.MethodGet, "/v1/responses/:id", tenants.ScopeResponses, s.getResponse},
 		{http.MethodDelete, "/v1/responses/:id", tenants.ScopeResponses, s.deleteResponse},
 		{http.MethodGet, "/v1/responses/:id/input_items", tenants.ScopeResponses, s.listInput},

@@ -23,6 +23,8 @@ import (
 // after it began to answer has been told to the sink.
 type Runner interface {
 	Run(ctx context.Context, c gateway.Call, s gateway.Sink) error
+	// CountTokens asks a model server how long the call's prompt is.
+	CountTokens(ctx context.Context, c gateway.Call) (int64, error)
 }
 
 // Catalogue is what is on sale at one moment.

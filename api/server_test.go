@@ -55,6 +55,10 @@ type runner func(ctx context.Context, c gateway.Call, s gateway.Sink) error
 
 func (r runner) Run(ctx context.Context, c gateway.Call, s gateway.Sink) error { return r(ctx, c, s) }
 
+func (runner) CountTokens(_ context.Context, c gateway.Call) (int64, error) {
+	return int64(len(c.Fields)), nil
+}
+
 // shop is a catalogue in memory.
 type shop []*catalogue.Model
 

@@ -15,6 +15,7 @@ const (
 
 	ModelNotFound   Cause = "model_not_found"   // no such public model, or not for this key
 	WrongOperation  Cause = "wrong_operation"   // the model exists but doesn't serve this API
+	NotCounted      Cause = "not_counted"       // the model's engine has no tokenizer to ask
 	PlaceForbidden  Cause = "place_forbidden"   // the plan allows none of the model's pools: region, isolation
 	SuspectRequest  Cause = "suspect_request"   // the same body took an endpoint down a short while ago
 	RateLimited     Cause = "rate_limited"      // requests per minute

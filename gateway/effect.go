@@ -25,7 +25,7 @@ func (c Cause) Effect() Effect {
 		return Effect{Blames: true, Billable: true}
 	case TotalLimit, KeyRevoked, ClientGone:
 		return Effect{Billable: true}
-	case ModelNotFound, WrongOperation, PlaceForbidden, SuspectRequest,
+	case ModelNotFound, WrongOperation, NotCounted, PlaceForbidden, SuspectRequest,
 		RateLimited, TooManyAtOnce, LimitsUnknown,
 		FlowFull, BandFull, PoolFull, Shed, QueueTimeout, NoEndpoint, ShuttingDown,
 		UpstreamRefused, ContextTooLong, StoreDown, Internal:

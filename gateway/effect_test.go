@@ -26,6 +26,7 @@ func allCauses() map[Cause]struct {
 		Success:         {Effect{Billable: true}, scheduler.Completed},
 		ModelNotFound:   ours,
 		WrongOperation:  ours,
+		NotCounted:      ours,
 		PlaceForbidden:  ours,
 		SuspectRequest:  ours,
 		RateLimited:     ours,

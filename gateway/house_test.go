@@ -219,6 +219,8 @@ func (p *pools) Scheduler(name string) (scheduler.Scheduler, bool) {
 	return p, name == poolName
 }
 
+func (p *pools) State() scheduler.State { return p.queue.State() }
+
 func (p *pools) Position(id string) (scheduler.Position, bool) { return p.queue.Position(id) }
 
 func (p *pools) Probe(_ context.Context, _, endpoint string) error {

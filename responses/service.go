@@ -14,6 +14,8 @@ import (
 // Engine runs one exchange: a *gateway.Gateway.
 type Engine interface {
 	Run(ctx context.Context, c gateway.Call, sink gateway.Sink) error
+	// CountTokens asks a model server how long the call's prompt is.
+	CountTokens(ctx context.Context, c gateway.Call) (int64, error)
 }
 
 // Deps is what a Service works with.
@@ -78,12 +80,25 @@ func (r *Run) Ignored() []string { return r.create.Ignored }
 // Prepare loads what the request goes on from and makes the call of both. A
 // fault of the caller's is a *Problem, or the error of Deps.Check.
 func (s *Service) Prepare(ctx context.Context, from Caller, c *Create) (*Run, error) {
+	var err error
+	if c.Store, err = mayStore(from.Principal.Plan, c); err != nil {
+		return nil, err
+	}
+	r, err := s.begin(ctx, from, c)
+	if err != nil {
+		return nil, err
+	}
+	if c.Store {
+		r.call.Effect = r.effect
+	}
+	return r, nil
+}
+
+// begin makes a run that keeps nothing.
+func (s *Service) begin(ctx context.Context, from Caller, c *Create) (*Run, error) {
 	r := &Run{service: s, from: from, create: c, id: NewID(), created: s.deps.Now()}
 	var err error
 	if r.history, err = s.history(ctx, from.Owner(), c); err != nil {
-		return nil, err
-	}
-	if c.Store, err = mayStore(from.Principal.Plan, c); err != nil {
 		return nil, err
 	}
 	dialect := s.deps.Dialect(c.Model)
@@ -104,9 +119,6 @@ func (s *Service) Prepare(ctx context.Context, from Caller, c *Create) (*Run, er
 	call.Session, call.Turn = r.history.Root, r.history.Turn
 	if call.Session == "" {
 		call.Session, call.Turn = r.id, 1
-	}
-	if c.Store {
-		call.Effect = r.effect
 	}
 	r.call = call
 	r.stream = r.newStream(cmp.Or(dialect.Model, c.Model))

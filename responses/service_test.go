@@ -82,6 +82,11 @@ func (e *script) Run(ctx context.Context, c gateway.Call, sink gateway.Sink) err
 	return sink.Send([]byte("data: [DONE]\n\n"))
 }
 
+func (e *script) CountTokens(_ context.Context, c gateway.Call) (int64, error) {
+	e.calls = append(e.calls, c)
+	return int64(len(c.Fields)), nil
+}
+
 // page is a Sink that keeps what it is sent.
 type page struct {
 	head   gateway.Head

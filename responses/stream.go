@@ -22,6 +22,7 @@ type stream struct {
 	tools  *toolset
 	serial bool                     // only the first call counts
 	seal   func(text string) string // nil: reasoning is not sealed
+	render func() []byte            // another object than a response; nil: a response
 
 	out   []byte
 	seq   int
@@ -184,7 +185,12 @@ func (s *stream) terminal() {
 }
 
 // object is the response as it is now.
-func (s *stream) object() []byte { return s.shape.append(nil, s.state) }
+func (s *stream) object() []byte {
+	if s.render != nil {
+		return s.render()
+	}
+	return s.shape.append(nil, s.state)
+}
 
 // output joins the items that are done.
 func (s *stream) output() []byte {

@@ -122,10 +122,12 @@ func (t *transcript) item(kind string, v gjson.Result) error {
 	case typeOutput, typeCustomOutput:
 		return t.output(v)
 	case typeCompaction:
-		if text, ok := t.unseal(v); ok {
-			t.flush()
-			t.message(`{"role":"user","content":` + quote(text) + `}`)
+		text, ok := t.unseal(v)
+		if !ok {
+			return noCompaction(v.Get("id").Str)
 		}
+		t.flush()
+		t.message(`{"role":"user","content":` + quote(text) + `}`)
 	default: // of a tool that some other provider ran
 	}
 	return nil

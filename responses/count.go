@@ -1,0 +1,18 @@
+package responses
+
+import "context"
+
+// Count asks the model's server how many tokens the request's whole context
+// is, with what it goes on from. Nothing runs and nothing is kept.
+func (s *Service) Count(ctx context.Context, from Caller, c *Create) (int64, error) {
+	r, err := s.begin(ctx, from, c)
+	if err != nil {
+		return 0, err
+	}
+	return s.deps.Engine.CountTokens(ctx, r.call)
+}
+
+// InputTokens renders a count.
+func InputTokens(n int64) []byte {
+	return append(appendInt([]byte(`{"object":"response.input_tokens","input_tokens":`), int(n)), '}')
+}
