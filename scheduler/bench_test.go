@@ -13,7 +13,10 @@ import (
 
 // large has no caps that matter.
 func large() scheduler.Config {
-	return scheduler.Config{MaxQueued: 1 << 30, MaxBandQueued: 1 << 30, MaxFlowQueued: 1 << 30}
+	return scheduler.Config{
+		MaxQueued: 1 << 30, MaxBandQueued: 1 << 30, MaxFlowQueued: 1 << 30,
+		Profile: scheduler.Profile{SlowStart: -1}, // as if the endpoints had been there for long
+	}
 }
 
 func pool(b *testing.B, endpoints, maxConcurrency int) *scheduler.Embedded {

@@ -425,7 +425,7 @@ func TestStateTellsWhatWaitsAndRuns(t *testing.T) {
 					Flows: []scheduler.FlowState{{FairnessID: "y", Weight: 1, Queued: 1, Live: 1}},
 				},
 			},
-			Endpoints: []scheduler.EndpointState{{ID: "a", URL: "http://a.test", MaxConcurrency: 2, Live: 2, Tokens: 20, Health: scheduler.Healthy}},
+			Endpoints: []scheduler.EndpointState{{ID: "a", URL: "http://a.test", MaxConcurrency: 2, Limit: 2, Live: 2, Tokens: 20, Health: scheduler.Healthy}},
 		}
 		if diff := cmp.Diff(want, e.State(), ignored); diff != "" {
 			t.Errorf("state (-want +got):\n%s", diff)

@@ -20,7 +20,7 @@ type sheet struct {
 	input   int      // tokens of the prompt
 	live    int      // leases of the pool
 
-	young     []*endpoint // that may take no more, since they are new
+	over      []*endpoint // that are full, but may take it if they have some of its prompt
 	endpoints []*endpoint // that are still in question
 	blocks    []int       // of each: blocks of the prompt that it has
 	cached    []int       // of each: tokens of the prompt that it is expected to have
@@ -41,6 +41,7 @@ const (
 	leftOpen       = "circuit_open"
 	leftOverloaded = "overloaded"
 	leftFull       = "full"
+	leftFullTokens = "full_tokens"
 	leftSlowStart  = "slow_start"
 	leftExcluded   = "excluded"
 )
@@ -54,10 +55,14 @@ func (f *fleet) pick(r *Request, now time.Time) (c choice, again time.Time) {
 	a := &f.sheet
 	a.begin(r, now)
 	again = f.able(a)
-	if len(a.endpoints) == 0 {
+	if len(a.endpoints)+len(a.over) == 0 {
 		return choice{left: a.left}, again
 	}
 	f.recall(a)
+	f.stretch(a)
+	if len(a.endpoints) == 0 {
+		return choice{left: a.left}, again
+	}
 	for i := range f.profile.filters {
 		f.profile.filters[i].apply(f, a)
 	}
@@ -80,14 +85,10 @@ func (a *sheet) begin(r *Request, now time.Time) {
 
 // able collects the endpoints that can take a request now. They come in an
 // order that begins elsewhere each time, for those that are rated the same.
-//
-// New endpoints are spared while others are there that have been for longer:
-// otherwise it would be at the expense of those who wait.
 func (f *fleet) able(a *sheet) (again time.Time) {
 	n := len(f.endpoints)
-	slow, established := f.profile.slowStart, false
-	ramping := slow > 0 && a.now.Before(f.grown)
-	a.young = a.young[:0]
+	sparing := f.sparing(a.now)
+	a.over = a.over[:0]
 	for i := range n {
 		at := f.next + i
 		if at >= n {
@@ -95,35 +96,36 @@ func (f *fleet) able(a *sheet) (again time.Time) {
 		}
 		p := f.endpoints[at]
 		a.live += p.held
-		limit, bar, later := p.bar(a.now)
-		young := ramping && a.now.Sub(p.since) < slow
-		established = established || !young && (bar == "" || bar == leftFull)
+		limit, bar, later := f.bar(p, sparing, a.now)
 		switch {
-		case bar != "":
+		case bar == "":
+			a.endpoints = append(a.endpoints, p)
+		case bar == leftFull && p.held < f.over(p, limit):
+			a.over = append(a.over, p)
+		default:
 			a.leave(bar, 1)
 			if !later.IsZero() {
 				again = earlier(again, later)
 			}
-		case young && p.held >= ramp(a.now.Sub(p.since), slow, limit):
-			a.young = append(a.young, p)
-		default:
-			a.endpoints = append(a.endpoints, p)
 		}
-	}
-	if !established {
-		a.endpoints = append(a.endpoints, a.young...)
-		return again
-	}
-	for _, p := range a.young {
-		a.leave(leftSlowStart, 1)
-		again = earlier(again, p.since.Add(rampUntil(p.held, slow, p.MaxConcurrency)))
 	}
 	return again
 }
 
+// sparing reports whether endpoints that are new take less than their share:
+// while some are, and others serve that have been there for longer. Without
+// those it would be at the expense of who waits.
+func (f *fleet) sparing(now time.Time) bool {
+	slow := f.profile.slowStart
+	return slow > 0 && now.Before(f.grown) && slices.ContainsFunc(f.endpoints, func(p *endpoint) bool {
+		_, bar, _ := f.bar(p, false, now)
+		return now.Sub(p.since) >= slow && (bar == "" || bar == leftFull || bar == leftFullTokens)
+	})
+}
+
 // bar is what keeps an endpoint from taking a request, or "", and when that may
 // end by the mere passing of time; limit is how many leases it may have.
-func (p *endpoint) bar(now time.Time) (limit int, bar string, again time.Time) {
+func (f *fleet) bar(p *endpoint, sparing bool, now time.Time) (limit int, bar string, again time.Time) {
 	limit = p.MaxConcurrency
 	if p.Draining {
 		return 0, leftDraining, again
@@ -140,10 +142,16 @@ func (p *endpoint) bar(now time.Time) (limit int, bar string, again time.Time) {
 			}
 		}
 	}
+	whole := limit
+	if age := now.Sub(p.since); sparing && age < f.profile.slowStart {
+		limit = ramp(age, f.profile.slowStart, whole)
+	}
 	switch {
-	case p.held >= limit:
-		return limit, leftFull, time.Time{}
+	case p.held >= limit && limit < whole:
+		return limit, leftSlowStart, p.since.Add(rampUntil(limit+1, f.profile.slowStart, whole))
 	case p.MaxTokens > 0 && p.tokens >= p.MaxTokens:
+		return limit, leftFullTokens, time.Time{}
+	case p.held >= limit:
 		return limit, leftFull, time.Time{}
 	default:
 		return limit, "", time.Time{}
@@ -152,12 +160,35 @@ func (p *endpoint) bar(now time.Time) (limit int, bar string, again time.Time) {
 
 // ramp is how many leases an endpoint of this age may hold.
 func ramp(age, slow time.Duration, limit int) int {
-	return max(1, int(float64(limit)*max(age, 0).Seconds()/slow.Seconds()))
+	return min(max(int(float64(limit)*age.Seconds()/slow.Seconds()), 1), limit)
 }
 
-// rampUntil is the age at which it may hold one more than it does.
-func rampUntil(held int, slow time.Duration, limit int) time.Duration {
-	return time.Duration(math.Ceil(float64(slow) * float64(held+1) / float64(limit)))
+// rampUntil is the age at which it may hold so many.
+func rampUntil(leases int, slow time.Duration, limit int) time.Duration {
+	return time.Duration(math.Ceil(float64(slow) * float64(leases) / float64(limit)))
+}
+
+// over is how many leases an endpoint may hold for the sake of its cache. What
+// it holds beyond its limit others hold less: the pool's limit stays. Were it
+// not for this, in a pool that is full each request would go where the last one
+// ended, which is hardly ever where its prefix is.
+func (f *fleet) over(p *endpoint, limit int) int {
+	if !p.sound() {
+		return limit
+	}
+	return limit + int(f.profile.headroom*float64(limit))
+}
+
+// stretch adds the full endpoints that have some of the request's prompt.
+func (f *fleet) stretch(a *sheet) {
+	for _, p := range a.over {
+		switch {
+		case a.most > 0 && f.prefix.have(&p.cache) > 0, a.session != nil && a.session.endpoint == p:
+			a.endpoints = append(a.endpoints, p)
+		default:
+			a.leave(leftFull, 1)
+		}
+	}
 }
 
 // leave counts endpoints that were left out.

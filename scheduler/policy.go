@@ -133,6 +133,11 @@ type Profile struct {
 	Picker  Picker
 	Prefix  PrefixCache
 	Session SessionAffinity
+	// Headroom is how far beyond its limit of leases an endpoint may go for a
+	// request of whose prompt it has something cached, as a part of the limit,
+	// while the pool as a whole is below its own (0.5 in a zero Profile, else 0
+	// or that of a filter; negative: none).
+	Headroom float64
 	// SlowStart lets a new endpoint take its full share only after this long
 	// (10 s); negative: at once.
 	SlowStart time.Duration

@@ -14,13 +14,18 @@ type profile struct {
 	max       int // endpoints to name
 	prefix    PrefixCache
 	slowStart time.Duration
+	headroom  float64 // part of its limit that an endpoint may hold beyond it, for what it has cached
 	chance    *rand.Rand
 }
+
+// ownHeadroom is the headroom of Weir's own profile.
+const ownHeadroom = 0.5
 
 // compile makes a profile ready. Plugins that it doesn't know are as if they
 // were not there: who takes a Profile from outside asks Unsupported first.
 func compile(p Profile, seed uint64) profile {
-	if len(p.Scorers) == 0 && len(p.Filters) == 0 {
+	own := len(p.Scorers) == 0 && len(p.Filters) == 0
+	if own {
 		p.Scorers = []Scorer{{Kind: WorkScorer, Weight: 1}}
 	}
 	out := profile{
@@ -30,7 +35,14 @@ func compile(p Profile, seed uint64) profile {
 		slowStart: cmp.Or(p.SlowStart, 10*time.Second),
 		chance:    chance(seed),
 	}
+	out.headroom = max(p.Headroom, 0)
+	if own && p.Headroom == 0 {
+		out.headroom = ownHeadroom
+	}
 	for _, x := range p.Filters {
+		if x.Kind == string(ConcurrencyDetector) {
+			out.headroom = max(out.headroom, x.Detector.Headroom)
+		}
 		if f, ok := newFilter(x); ok {
 			out.filters = append(out.filters, f)
 		}

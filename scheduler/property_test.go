@@ -91,7 +91,7 @@ func (m *model) check(t *rapid.T) {
 		t.Fatalf("bands have %d queued and %d live, the pool %d and %d", queued, live, s.Queued, s.Live)
 	}
 	for _, p := range s.Endpoints {
-		room := !p.Draining && p.Health == scheduler.Healthy && p.Circuit == scheduler.CircuitClosed && !p.Paused && p.Live < p.MaxConcurrency
+		room := !p.Draining && p.Health == scheduler.Healthy && p.Circuit == scheduler.CircuitClosed && !p.Paused && p.Live < p.Limit
 		if room && s.Queued > 0 && !m.gated {
 			t.Fatalf("%d wait while endpoint %s has room: %+v", s.Queued, p.ID, p)
 		}

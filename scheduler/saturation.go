@@ -46,6 +46,7 @@ type share struct {
 type gauge struct {
 	detector Detector
 	shed     Shed
+	over     func(p *endpoint, limit int) int // what it may hold for the sake of its cache
 
 	prefill, decode, pressure sum
 	reviews                   reviews
@@ -53,7 +54,7 @@ type gauge struct {
 
 // reset measures anew, after settings or the set of endpoints changed.
 func (g *gauge) reset(cfg *Config, f *fleet, now time.Time) {
-	*g = gauge{detector: cfg.Detector, shed: cfg.Shed, reviews: g.reviews[:0]}
+	*g = gauge{detector: cfg.Detector, shed: cfg.Shed, over: f.over, reviews: g.reviews[:0]}
 	for _, p := range f.leaving {
 		p.share = share{at: -1}
 	}
@@ -166,7 +167,7 @@ func (g *gauge) concurrency(p *endpoint, limit int, own float64) sum {
 	default:
 		live := len(p.live)
 		if g.detector.Headroom <= 0 {
-			live = min(live, limit) // what is over, since the limit was lowered, takes no room from others
+			live = min(live, g.over(p, limit)) // what is over, since the limit was lowered, takes no room from others
 		}
 		return sum{int64(live), int64(limit)}
 	}

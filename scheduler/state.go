@@ -65,6 +65,7 @@ type EndpointState struct {
 	ID             string  `json:"id"`
 	URL            string  `json:"url"`
 	MaxConcurrency int     `json:"max_concurrency"`
+	Limit          int     `json:"limit"` // of leases, as it is now: less while it is new or unproven
 	Live           int     `json:"live"`
 	Tokens         int     `json:"tokens"` // that its leases count for in the detector
 	Load           Load    `json:"load"`   // what it last said of itself; zero where it never did
@@ -130,6 +131,7 @@ func (e *Embedded) State() State {
 		Populated:        e.populated,
 	}
 	s.Saturation, _ = e.gauge.saturation(now)
+	sparing := e.fleet.sparing(now)
 	s.Stages = e.gauge.stages()
 	for _, p := range e.fleet.endpoints {
 		if !p.known(e.cfg.Detector.Staleness, now) {
@@ -142,7 +144,9 @@ func (e *Embedded) State() State {
 			live[l.charge.flow]++
 		}
 		s.Live += len(p.live)
-		s.Endpoints = append(s.Endpoints, p.state(now))
+		state := p.state(now)
+		state.Limit, _, _ = e.fleet.bar(p, sparing, now)
+		s.Endpoints = append(s.Endpoints, state)
 	}
 	for _, b := range e.queues.bands {
 		s.Bands = append(s.Bands, b.state(live))
