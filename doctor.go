@@ -184,6 +184,9 @@ func checkCatalogue(ctx context.Context, app *pgxpool.Pool) []finding {
 }
 
 func checkPool(ctx context.Context, p *catalogue.Pool) []finding {
+	if len(p.Endpoints) == 0 && p.Discovery != nil {
+		return []finding{fine("pool " + p.Name + ", whose endpoints are discovered")}
+	}
 	if len(p.Endpoints) == 0 {
 		return []finding{warning("pool "+p.Name, "it has no endpoints: requests wait, then get 503", "add endpoints in the catalogue")}
 	}
