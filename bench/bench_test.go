@@ -332,11 +332,11 @@ func TestTheWholeRunWithoutAGateway(t *testing.T) {
 	t.Parallel()
 	page := filepath.Join(t.TempDir(), "performance.md")
 	var out, progress bytes.Buffer
-	err := realMain(t.Context(), []string{"-rounds", "1", "-scale", "0.01", "-idle", "20", "-o", page}, &out, &progress)
+	err := realMain(t.Context(), []string{"-rounds", "1", "-scale", "0.01", "-idle", "20", "-open", "100", "-o", page}, &out, &progress)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, progress.String())
 	}
-	for _, want := range []string{"| small JSON, 8 callers |", "| 64-event stream, 1 caller | floor |", "KB per idle stream (20)", "every dropped stream was cancelled"} {
+	for _, want := range []string{"| small JSON, 8 callers |", "| 64-event stream, 1 caller | floor |", "KB per idle stream (20)", "MB with 100 open streams", "HTTP/2 over TLS 1.3 |", "every dropped stream was cancelled"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the report lacks %q:\n%s", want, out.String())
 		}

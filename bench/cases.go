@@ -27,6 +27,7 @@ type load struct {
 	aim     float64 // CPU as a multiple of the floor's; 0 when the design states none
 	latency bool    // measured for its latency, so against the mock as well
 	rate    float64 // a second, for an open loop; 0 is a closed one
+	over    string  // how bytes travel to the target; empty: plain HTTP/1.1
 }
 
 func loads(scale float64) []load {
@@ -80,6 +81,13 @@ func (b *bench) warmUp(ctx context.Context, ls []load) error {
 		}
 		b.held[t.name] = held{jsonPeak: json.peakMemory}
 	}
+	for _, l := range secureLoads(0) {
+		for _, t := range b.secure {
+			if _, err := b.measure(ctx, t, l); err != nil {
+				return fmt.Errorf("%s: %w", l.name, err)
+			}
+		}
+	}
 	return nil
 }
 
@@ -87,9 +95,10 @@ func (b *bench) measureAll(ctx context.Context, rounds int, ls []load) error {
 	for i := range rounds {
 		for _, l := range ls {
 			b.say(fmt.Sprintf("round %d of %d: %s", i+1, rounds, l.name))
-			for k := range b.targets {
+			ts := b.on(l)
+			for k := range ts {
 				// Another order in each round: nobody is always first.
-				t := b.targets[(k+i)%len(b.targets)]
+				t := ts[(k+i)%len(ts)]
 				if len(t.parts) == 0 && !l.latency {
 					continue
 				}
@@ -123,9 +132,9 @@ func (b *bench) measure(ctx context.Context, t *target, l load) (round, error) {
 	}
 	var took run
 	if l.rate > 0 {
-		took, err = b.client.open(ctx, t, l.shape, l.rate, l.n)
+		took, err = b.via(l).open(ctx, t, l.shape, l.rate, l.n)
 	} else {
-		took, err = b.client.closed(ctx, t, l.shape, l.callers, l.n)
+		took, err = b.via(l).closed(ctx, t, l.shape, l.callers, l.n)
 	}
 	if err != nil {
 		return round{}, err

@@ -102,12 +102,16 @@ func tail(path string) string {
 
 // answers probes an address for a 200.
 func answers(url string) func(context.Context) error {
+	return (&client{http: http.DefaultClient}).answers(url)
+}
+
+func (c *client) answers(url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
 			return err
 		}
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := c.http.Do(req)
 		if err != nil {
 			return err
 		}
@@ -135,28 +139,42 @@ func freePort(ctx context.Context) (int, error) {
 	return n, errors.Join(err, l.Close())
 }
 
-// startSelf runs one of this program's own servers as a process of its own.
+// startSelf runs one of this program's own servers as a process of its own, and
+// waits until it answers.
 func (b *bench) startSelf(ctx context.Context, name, addr string, env []string, args ...string) (*child, error) {
+	c, err := b.launchSelf(name, name, addr, env, args...)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.ready(ctx, answers("http://"+addr+"/health"))
+}
+
+func (b *bench) launchSelf(name, role, addr string, env []string, args ...string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	c, err := startChild(b.dir, name, env, self, append([]string{name, addr}, args...)...)
+	c, err := startChild(b.dir, name, env, self, append([]string{role, addr}, args...)...)
 	if err != nil {
 		return nil, err
 	}
 	b.children = append(b.children, c)
-	return c, c.ready(ctx, answers("http://"+addr+"/health"))
+	return c, nil
 }
 
-// serveRole is the life of such a process: it ends with its parent.
-func serveRole(addr string, h http.Handler) error {
+// serveRole is the life of such a process: it ends with its parent. It speaks
+// TLS where files of a certificate and a key are given.
+func serveRole(addr string, h http.Handler, certificate ...string) error {
 	srv := &http.Server{Addr: addr, Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		_ = srv.Close()
 	}()
-	if err := srv.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+	serve := srv.ListenAndServe
+	if len(certificate) == 2 {
+		serve = func() error { return srv.ListenAndServeTLS(certificate[0], certificate[1]) }
+	}
+	if err := serve(); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

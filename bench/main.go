@@ -33,6 +33,7 @@ type options struct {
 	rounds   int
 	scale    float64
 	idle     int
+	open     int
 	out      string
 	mockAddr string
 	peer     string
@@ -50,9 +51,12 @@ type bench struct {
 	mockAddr string
 	rounds   int
 	idle     int
+	crowd    int // streams to hold open at once, at last
 
 	client       *client
 	targets      []*target
+	secure       []*target          // with a certificate
+	overWire     map[string]*client // by how bytes travel to these
 	children     []*child
 	postgres     *pgserver.Server
 	installation *installation
@@ -80,7 +84,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		case "engines":
 			return serveRole(args[1], newEngineSet(agentGap))
 		case floorName:
-			return serveRole(args[1], newFloor("http://"+args[2]))
+			return serveRole(args[1], newFloor("http://"+args[2]), args[3:]...)
 		}
 	}
 	var o options
@@ -90,6 +94,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	flags.IntVar(&o.rounds, "rounds", 5, "interleaved rounds")
 	flags.Float64Var(&o.scale, "scale", 1, "multiple of the number of requests")
 	flags.IntVar(&o.idle, "idle", 1000, "idle streams to hold open")
+	flags.IntVar(&o.open, "open", 10_000, "streams to hold open at once, as far as the limit on open files allows")
 	flags.StringVar(&o.out, "o", "", "file whose marked section takes the report")
 	flags.StringVar(&o.mockAddr, "mock", "", "address for the upstream (default: a free port); a peer must send there")
 	flags.StringVar(&o.peer, "peer", "", "base URL of another gateway that runs in front of -mock")
@@ -104,8 +109,8 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		}
 		return err
 	}
-	if o.rounds < 1 || o.scale <= 0 || o.idle < 1 || o.turns < 1 || o.agents < 0 {
-		return errors.New("-rounds, -scale, -idle and -turns must be positive")
+	if o.rounds < 1 || o.scale <= 0 || o.idle < 1 || o.open < 1 || o.turns < 1 || o.agents < 0 {
+		return errors.New("-rounds, -scale, -idle, -open and -turns must be positive")
 	}
 	if o.agents > 0 {
 		return o.runAgents(ctx, args, stdout, stderr)
@@ -128,10 +133,13 @@ func (o options) run(ctx context.Context, args []string, stdout, stderr io.Write
 		client: newClient(), results: results{}, held: map[string]held{},
 	}
 	defer func() { err = errors.Join(err, b.stop(context.WithoutCancel(ctx)), os.RemoveAll(dir)) }()
+	if b.crowd, err = room(o.open); err != nil {
+		return err
+	}
 	if err := b.start(ctx, o); err != nil {
 		return err
 	}
-	ls := loads(o.scale)
+	ls, secure := loads(o.scale), secureLoads(o.scale)
 	if err := b.warmUp(ctx, ls); err != nil {
 		return err
 	}
@@ -139,7 +147,10 @@ func (o options) run(ctx context.Context, args []string, stdout, stderr io.Write
 	if err := b.holdStreams(ctx, o.idle); err != nil {
 		return err
 	}
-	if err := b.measureAll(ctx, o.rounds, ls); err != nil {
+	if err := b.measureAll(ctx, o.rounds, slices.Concat(ls, secure)); err != nil {
+		return err
+	}
+	if err := b.holdCrowd(ctx); err != nil {
 		return err
 	}
 	if b.installation != nil {
@@ -147,7 +158,7 @@ func (o options) run(ctx context.Context, args []string, stdout, stderr io.Write
 			return fmt.Errorf("receipts are wrong: %w", err)
 		}
 	}
-	text := b.report(ls, "go run ./bench "+shown(args), time.Now())
+	text := b.report(ls, secure, "go run ./bench "+shown(args), time.Now())
 	if _, err := io.WriteString(stdout, text); err != nil {
 		return err
 	}
@@ -206,14 +217,19 @@ func (b *bench) start(ctx context.Context, o options) error {
 		b.targets = append(b.targets, &target{name: o.peerName, url: strings.TrimRight(o.peer, "/"), key: o.peerKey, parts: []part{{o.peerName, o.peerPID}}})
 	}
 	if o.weir != "" {
-		return b.startWeir(ctx, o.weir)
+		if err := b.startWeir(ctx, o.weir); err != nil {
+			return err
+		}
 	}
-	return nil
+	return b.startSecure(ctx)
 }
 
 // stop ends all that was started, the last first.
 func (b *bench) stop(ctx context.Context) error {
 	b.client.http.CloseIdleConnections()
+	for _, c := range b.overWire {
+		c.http.CloseIdleConnections()
+	}
 	for _, c := range slices.Backward(b.children) {
 		c.stop()
 	}

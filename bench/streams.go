@@ -14,6 +14,7 @@ const (
 type held struct {
 	jsonPeak  int64 // bytes, of the first part in a run of small JSON
 	perStream int64 // bytes of resident memory that the target's first part grew by
+	crowd     int64 // bytes of resident memory with all of the streams open that it is to carry
 	overrun   int   // events that the upstream made for the worst dropped stream, beyond what its caller read
 }
 

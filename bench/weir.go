@@ -145,13 +145,21 @@ func (in *installation) weir(ctx context.Context, args ...string) (string, error
 // serve adds a running gateway as a target. further are the parts whose work
 // counts too, beside Postgres.
 func (b *bench) serve(ctx context.Context, in *installation, name string, env []string, further ...part) error {
+	t, err := b.launch(ctx, in, name, env, further...)
+	if err == nil {
+		b.targets = append(b.targets, t)
+	}
+	return err
+}
+
+func (b *bench) launch(ctx context.Context, in *installation, name string, env []string, further ...part) (*target, error) {
 	port, err := freePort(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	opsPort, err := freePort(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	addr, ops := hostPort(port), hostPort(opsPort)
 	state := filepath.Join(b.dir, "state-"+strconv.Itoa(port))
@@ -159,16 +167,15 @@ func (b *bench) serve(ctx context.Context, in *installation, name string, env []
 		"WEIR_LISTEN="+addr, "WEIR_OPS_ADDR="+ops, "WEIR_STATE_DIR="+state)...)
 	c, err := startChild(b.dir, "weir-"+strconv.Itoa(port), env, in.program, "serve")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	b.children = append(b.children, c)
 	b.say("waiting for " + name)
 	if err := c.ready(ctx, answers("http://"+ops+"/readyz")); err != nil {
-		return err
+		return nil, err
 	}
 	parts := append([]part{{"gateway", c.pid()}, {"Postgres", in.pgPID}}, further...)
-	b.targets = append(b.targets, &target{name: name, url: "http://" + addr, key: in.key, parts: parts, metered: true})
-	return nil
+	return &target{name: name, url: "http://" + addr, key: in.key, parts: parts, metered: true}, nil
 }
 
 func hostPort(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
