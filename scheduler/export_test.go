@@ -15,7 +15,9 @@ func (e *Embedded) Audit() error {
 		if got := p.share; got.sum != want.sum || got.pressure != want.pressure || got.prefill != want.prefill || got.decode != want.decode {
 			return fmt.Errorf("endpoint %s counts as %+v, measured it is %+v", p.ID, got, want)
 		}
-		add := func(to *sum, s sum) { to.load, to.room = to.load+s.load, to.room+s.room }
+		add := func(to *sum, s sum) {
+			*to = sum{to.load + s.load, to.room + s.room, to.within + s.within, to.idle + s.idle}
+		}
 		if want.prefill {
 			add(&prefill, want.sum)
 		}
@@ -29,12 +31,18 @@ func (e *Embedded) Audit() error {
 	}
 	exposed := map[*lease]bool{}
 	for _, p := range append(e.fleet.leaving, e.fleet.endpoints...) {
-		tokens := 0
+		tokens, pending, unseen := 0, 0, 0
 		for l := range p.live {
-			tokens += l.tokens
+			tokens, pending = tokens+l.tokens, pending+l.work
+			if l.scrape == p.scrape {
+				unseen++
+			}
 			if l.evicted != nil && l.round == 0 {
 				exposed[l] = true
 			}
+		}
+		if p.held != len(p.live) || p.pending != pending || p.unseen != unseen {
+			return fmt.Errorf("endpoint %s is said to hold %d leases, %d of them new, with %d tokens to compute; it holds %d, %d and %d", p.ID, p.held, p.unseen, p.pending, len(p.live), unseen, pending)
 		}
 		if p.tokens != tokens {
 			return fmt.Errorf("endpoint %s has %d tokens, its leases %d", p.ID, p.tokens, tokens)

@@ -19,6 +19,7 @@ type sheet struct {
 	session *binding // that the request belongs to, or nil
 	input   int      // tokens of the prompt
 	live    int      // leases of the pool
+	limit   int      // how many it may have
 
 	over      []*endpoint // that are full, but may take it if they have some of its prompt
 	endpoints []*endpoint // that are still in question
@@ -79,7 +80,7 @@ func (f *fleet) pick(r *Request, now time.Time) (c choice, again time.Time) {
 }
 
 func (a *sheet) begin(r *Request, now time.Time) {
-	a.request, a.now, a.chain, a.most, a.session, a.input, a.live = r, now, nil, 0, nil, r.InputTokens, 0
+	a.request, a.now, a.chain, a.most, a.session, a.input, a.live, a.limit = r, now, nil, 0, nil, r.InputTokens, 0, 0
 	a.endpoints, a.left = a.endpoints[:0], a.left[:0]
 }
 
@@ -95,8 +96,9 @@ func (f *fleet) able(a *sheet) (again time.Time) {
 			at -= n
 		}
 		p := f.endpoints[at]
-		a.live += p.held
 		limit, bar, later := f.bar(p, sparing, a.now)
+		a.live += p.held
+		a.limit += limit
 		switch {
 		case bar == "":
 			a.endpoints = append(a.endpoints, p)
@@ -183,6 +185,8 @@ func (f *fleet) over(p *endpoint, limit int) int {
 func (f *fleet) stretch(a *sheet) {
 	for _, p := range a.over {
 		switch {
+		case a.live >= a.limit:
+			a.leave(leftFull, 1)
 		case a.most > 0 && f.prefix.have(&p.cache) > 0, a.session != nil && a.session.endpoint == p:
 			a.endpoints = append(a.endpoints, p)
 		default:

@@ -17,13 +17,21 @@ const (
 )
 
 // sum is how full some endpoints are: what they carry of what they may.
-type sum struct{ load, room int64 }
+type sum struct {
+	load, room int64
+	within     int64 // of load, what endpoints don't hold beyond their limit
+	idle       int64 // endpoints that are far below theirs
+}
 
 func (s sum) full() (ratio float64, ok bool) {
 	if s.room <= 0 {
 		return 1, false
 	}
-	return float64(s.load) / float64(s.room), true
+	load := s.load
+	if load >= s.room && s.idle > 0 {
+		load = s.within // what some hold beyond their limit shall not leave others idle
+	}
+	return float64(load) / float64(s.room), true
 }
 
 // share is what an endpoint adds to the sums of its pool.
@@ -83,15 +91,19 @@ func (g *gauge) update(p *endpoint, now time.Time) {
 
 func (g *gauge) add(s *share, sign int64) {
 	if s.prefill {
-		g.prefill.load += sign * s.load
-		g.prefill.room += sign * s.room
+		g.prefill.add(s.sum, sign)
 	}
 	if s.decode {
-		g.decode.load += sign * s.load
-		g.decode.room += sign * s.room
+		g.decode.add(s.sum, sign)
 	}
-	g.pressure.load += sign * s.pressure.load
-	g.pressure.room += sign * s.pressure.room
+	g.pressure.add(s.pressure, sign)
+}
+
+func (s *sum) add(o sum, sign int64) {
+	s.load += sign * o.load
+	s.room += sign * o.room
+	s.within += sign * o.within
+	s.idle += sign * o.idle
 }
 
 // catchUp reviews the endpoints that are due.
@@ -161,15 +173,19 @@ func (g *gauge) concurrency(p *endpoint, limit int, own float64) sum {
 	}
 	switch g.detector.Mode {
 	case CountTokens:
-		return sum{int64(p.tokens), int64(most)}
+		return sum{load: int64(p.tokens), room: int64(most), within: int64(p.tokens)}
 	case CountHybrid:
 		return ratio(max(own, float64(p.tokens)/float64(most)))
 	default:
-		live := len(p.live)
+		live, most := len(p.live), g.over(p, limit)
+		s := sum{load: int64(live), room: int64(limit), within: int64(min(live, limit))}
 		if g.detector.Headroom <= 0 {
-			live = min(live, g.over(p, limit)) // what is over, since the limit was lowered, takes no room from others
+			s.load = int64(min(live, most)) // what is over, since the limit was lowered, takes no room from others
 		}
-		return sum{int64(live), int64(limit)}
+		if live+most-limit < limit {
+			s.idle = 1
+		}
+		return s
 	}
 }
 
@@ -193,7 +209,10 @@ func use(l Load, queueDepth int, kvUsage float64) float64 {
 	return max(float64(l.Waiting)/float64(queueDepth), l.KVUsage/kvUsage)
 }
 
-func ratio(r float64) sum { return sum{int64(min(r, maxRatio)*unit + 0.5), unit} }
+func ratio(r float64) sum {
+	load := int64(min(r, maxRatio)*unit + 0.5)
+	return sum{load: load, room: unit, within: load}
+}
 
 // stages says by its role which stages of a request an endpoint serves.
 func stages(role string) (prefill, decode bool) {
