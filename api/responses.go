@@ -17,6 +17,7 @@ type Responses interface {
 	responses.Store
 	Conversations
 	Said
+	Chats
 	Object(ctx context.Context, o responses.Owner, id string) ([]byte, error)
 	Delete(ctx context.Context, o responses.Owner, id string) error
 	Input(ctx context.Context, o responses.Owner, id string) ([]responses.Item, error)

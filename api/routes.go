@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/labstack/echo/v4"
 
@@ -33,7 +34,7 @@ func (s *Server) routes() []route {
 		{http.MethodDelete, "/v1/responses/:id", tenants.ScopeResponses, s.deleteResponse},
 		{http.MethodGet, "/v1/responses/:id/input_items", tenants.ScopeResponses, s.listInput},
 		{http.MethodGet, "/v1/queue", tenants.ScopeQueueRead, s.listQueue},
-	}, s.conversationRoutes(tenants.ScopeResponses)...)
+	}, slices.Concat(s.conversationRoutes(tenants.ScopeResponses), s.chatRoutes(tenants.ScopeChat))...)
 }
 
 // handle authenticates and authorizes before the route runs.
@@ -82,8 +83,12 @@ func (s *Server) infer(op gateway.Operation) func(*exchange) error {
 		defer release()
 		out := s.newSink(x, req.Ignored)
 		defer out.close()
+		sink, err := s.keepChat(x, &req, out)
+		if err != nil {
+			return err
+		}
 		x.ran = true
-		return s.gateway.Run(ctx, req.Call, out)
+		return s.gateway.Run(ctx, req.Call, sink)
 	}
 }
 

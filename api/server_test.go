@@ -425,7 +425,7 @@ func TestOnlyListedRoutesExist(t *testing.T) {
 		{http.MethodGet, "/metrics", 404, "unknown_url"},
 		{http.MethodGet, "/healthz", 404, "unknown_url"},
 		{http.MethodGet, "/ops/v1/pools", 404, "unknown_url"},
-		{http.MethodGet, "/v1/chat/completions", 405, "method_not_supported"},
+		{http.MethodGet, "/v1/completions", 405, "method_not_supported"},
 		{http.MethodDelete, "/v1/models", 405, "method_not_supported"},
 		{http.MethodPost, "/v1/models/sim-chat", 405, "method_not_supported"},
 		{http.MethodOptions, "/v1/chat/completions", 405, "method_not_supported"},

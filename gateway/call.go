@@ -70,6 +70,12 @@ type Call struct {
 	// StoreDown. Nil is none.
 	Effect func(ctx context.Context, failure *Error) (func(*pgx.Batch), error)
 
+	// Ended is called once for an answer that the engine ended, before Effect:
+	// with the JSON document as the caller will see it, nil for a stream, and
+	// with what the engine counted, in its own form. It does not keep them. Nil
+	// is fine.
+	Ended func(document, usage []byte)
+
 	// Sent is called when Fields and Prompt are not needed any more, at the
 	// latest with the first bytes of a stream: one that goes on for minutes need
 	// not keep its prompt. It may never be called; nil is fine.

@@ -160,6 +160,7 @@ func (x *exchange) inStream(e *Error) *Error {
 // few bytes that may be left of the engine's, so that the connection can be
 // used again.
 func (x *exchange) complete(ctx context.Context, w *watch, body io.Reader) *Error {
+	x.ended(nil)
 	if err := x.finish(ctx, nil); err != nil {
 		return err
 	}
@@ -167,6 +168,13 @@ func (x *exchange) complete(ctx context.Context, w *watch, body io.Reader) *Erro
 	w.wait(TotalLimit, drainTime)
 	_, _ = io.CopyN(io.Discard, body, 512) // at worst the connection is lost
 	return nil
+}
+
+// ended tells who keeps the answer that it is whole.
+func (x *exchange) ended(document []byte) {
+	if x.call.Ended != nil {
+		x.call.Ended(document, x.meter.json())
+	}
 }
 
 // document passes one JSON answer on.
@@ -188,6 +196,7 @@ func (x *exchange) document(ctx context.Context, w *watch, resp *http.Response) 
 	}
 	x.firstOutput()
 	x.lease.Observe(scheduler.Progress{Kind: scheduler.EventReceived, Event: body})
+	x.ended(out)
 	if err := x.finish(ctx, nil); err != nil {
 		return err
 	}

@@ -1,5 +1,7 @@
 package responses
 
+const defaultPage = 20
+
 // Page is a piece of a list of items.
 type Page struct {
 	Limit int    // 1 to 100; 0 is 20
@@ -11,7 +13,7 @@ type Page struct {
 // follow. An After that isn't there is a *Problem.
 func (p Page) Cut(items []Item) (page []Item, more bool, err error) {
 	if p.Limit == 0 {
-		p.Limit = 20
+		p.Limit = defaultPage
 	}
 	started := p.After == ""
 	for i := range items {
@@ -29,9 +31,13 @@ func (p Page) Cut(items []Item) (page []Item, more bool, err error) {
 		}
 	}
 	if !started {
-		return nil, false, problem("after", codeValue, "Invalid 'after': there is no item %q in this list.", clip(p.After))
+		return nil, false, noCursor(p.After)
 	}
 	return page, false, nil
+}
+
+func noCursor(id string) error {
+	return problem("after", codeValue, "Invalid 'after': there is no item %q in this list.", clip(id))
 }
 
 // List renders a page as a list object.

@@ -16,7 +16,10 @@ import (
 )
 
 // memory is a Store of this test's process.
-type memory struct{ records map[string]*Record }
+type memory struct {
+	records map[string]*Record
+	chats   []*ChatRecord
+}
 
 func (m *memory) History(_ context.Context, o Owner, id string) (*History, error) {
 	r := m.records[id]
@@ -48,6 +51,11 @@ func (m *memory) Item(_ context.Context, o Owner, id string) (Item, error) {
 	return Item{}, ErrNotFound
 }
 
+func (m *memory) SaveChat(_ context.Context, r *ChatRecord) (func(*pgx.Batch), error) {
+	m.chats = append(m.chats, r)
+	return func(*pgx.Batch) {}, nil
+}
+
 func (m *memory) Save(_ context.Context, r *Record) (func(*pgx.Batch), error) {
 	m.records[r.ID] = r
 	return func(*pgx.Batch) {}, nil
@@ -58,6 +66,7 @@ type script struct {
 	events  []string
 	failure *gateway.Error
 	calls   []gateway.Call
+	ended   string // the document that the engine gave; empty: a stream
 }
 
 func (e *script) Run(ctx context.Context, c gateway.Call, sink gateway.Sink) error {
@@ -69,6 +78,13 @@ func (e *script) Run(ctx context.Context, c gateway.Call, sink gateway.Sink) err
 	_ = sink.Send([]byte(": keepalive\n\n"))
 	for _, ev := range e.events {
 		_ = sink.Send([]byte("data: " + ev + "\n\n"))
+	}
+	if c.Ended != nil && e.failure == nil {
+		var document []byte
+		if e.ended != "" {
+			document = []byte(e.ended)
+		}
+		c.Ended(document, []byte(`{"prompt_tokens":1}`))
 	}
 	if c.Effect != nil {
 		if _, err := c.Effect(ctx, e.failure); err != nil {

@@ -51,6 +51,7 @@ type Record struct {
 
 // Store keeps responses. It is safe for concurrent use.
 type Store interface {
+	ChatStore
 	// History loads what a request goes on from that names a response. The
 	// error is ErrNotFound where there is none that may be gone on from.
 	History(ctx context.Context, o Owner, response string) (*History, error)

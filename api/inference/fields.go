@@ -21,6 +21,7 @@ type span struct{ from, to int }
 type edit struct {
 	from, to int
 	with     string
+	role     bool // of a developer, whom the model may know after all
 }
 
 // find returns the member of that name, or nil where it is absent or null.

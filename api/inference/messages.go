@@ -103,7 +103,7 @@ func (p *parse) readRole() role {
 		return system
 	case "developer":
 		// Most chat templates drop a role that they don't know without a word.
-		p.replace(at, p.Offset(), `"system"`)
+		p.edits = append(p.edits, edit{from: at, to: p.Offset(), with: `"system"`, role: true})
 		return developer
 	case "user":
 		return user

@@ -38,6 +38,10 @@ type Request struct {
 	// ReceivedAt and the session. Its Fields may share memory with the input's Body and
 	// with what Alloc gave.
 	Call gateway.Call
+	// Store says that the answer is to be kept, with Metadata: a part of the
+	// input's Body that isn't checked; empty when there is none.
+	Store    bool
+	Metadata []byte
 	// Ignored names what the caller sent and we don't use.
 	Ignored []string
 }
@@ -76,7 +80,7 @@ func (ps *Parser) Parse(in Input) (Request, error) {
 	}
 	p.call.Fields = p.fields()
 	p.call.Prompt = p.prompt(p.call.Fields)
-	return Request{Call: p.call, Ignored: p.ignored}, nil
+	return Request{Call: p.call, Ignored: p.ignored, Store: p.store, Metadata: p.metadata}, nil
 }
 
 const maxMembers = 128 // top-level members of a body
@@ -106,6 +110,8 @@ type parse struct {
 	tools               []string
 	toolChoice          choice
 	effort              string // of reasoning; empty: not named
+	store               bool
+	metadata            []byte
 }
 
 // reset forgets the request but keeps small buffers for the next one.
@@ -197,9 +203,12 @@ func (p *parse) settle() {
 			return
 		}
 	}
+	p.settleStore()
 	p.settleLimits()
-	p.settleTemplate()
-	p.settleEffort()
+	model := p.model()
+	p.settleTemplate(model)
+	p.settleEffort(model)
+	p.settleRoles(model)
 	p.settleTools()
 	p.settleFormat()
 }

@@ -54,7 +54,7 @@ func commonRules() []rule {
 		{name: "model", action: take, read: (*parse).readModel},
 		{name: "service_tier", action: take, read: (*parse).readTier},
 		{name: "user", action: ignored},
-		{name: "metadata", action: ignored},
+		{name: "metadata", action: take, read: func(p *parse) { p.Skip() }},
 		{name: "safety_identifier", action: ignored},
 		// A caller's salt or priority must never count; that they are sent is no fault.
 		{name: "cache_salt", action: ignored},
@@ -127,7 +127,7 @@ func chatRules() []rule {
 		{name: "reasoning_effort", read: (*parse).readEffort},
 		{name: "chat_template_kwargs", read: (*parse).readTemplateKwargs},
 		{name: "modalities", action: take, read: (*parse).readModalities},
-		{name: "store", action: take, read: (*parse).readStore},
+		{name: "store", action: take, read: func(p *parse) { p.store = p.readBool() }},
 		{name: "verbosity", action: ignored},
 		{name: "prediction", action: ignored},
 		{name: "prompt_cache_key", action: take, read: func(p *parse) { p.call.Affinity = string(jsonscan.Unquote(p.readText(maxName))) }},

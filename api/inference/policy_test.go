@@ -550,3 +550,29 @@ func TestAnEffortIsOneOfTheModelsOwn(t *testing.T) {
 		}
 	}
 }
+
+func TestADeveloperStaysOneWhereTheModelKnowsThem(t *testing.T) {
+	t.Parallel()
+	body := `{"messages":[{"role":"developer","content":"be brief"},{"role":"user","content":"hi","uuid":"x"}],"model":"m"}`
+	for role, m := range map[string]*catalogue.Model{"system": {Name: "m"}, "developer": {Name: "m", Template: catalogue.Template{DeveloperRole: true}}} {
+		req, err := NewParser().Parse(Input{Operation: chat, Principal: &tenants.Principal{}, Body: []byte(body), Models: shelf{"m": m}})
+		want := `"messages":[{"role":"` + role + `","content":"be brief"},{"role":"user","content":"hi"}]`
+		if err != nil || string(req.Call.Fields) != want {
+			t.Errorf("%v, forwarded %s, want %s", err, req.Call.Fields, want)
+		}
+	}
+}
+
+func TestAnAnswerIsKeptWhereThePlanKeepsAny(t *testing.T) {
+	t.Parallel()
+	body := `{"metadata":{"a":"b"},"store":true,"model":"m","messages":[{"role":"user","content":"hi"}]}`
+	for days, ignored := range map[int]string{0: "store metadata", 30: ""} {
+		req, err := NewParser().Parse(Input{Operation: chat, Principal: &tenants.Principal{Plan: &tenants.Plan{RetentionDays: days}}, Body: []byte(body)})
+		if err != nil || req.Store != (days > 0) || strings.Join(req.Ignored, " ") != ignored || strings.Contains(string(req.Call.Fields), "store") {
+			t.Errorf("%d days: %v %+v", days, err, req)
+		}
+		if days > 0 && string(req.Metadata) != `{"a":"b"}` {
+			t.Errorf("metadata %s", req.Metadata)
+		}
+	}
+}

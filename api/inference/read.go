@@ -209,10 +209,19 @@ func (p *parse) readModalities() {
 	p.array(maxModality, func() { p.readWord("text") })
 }
 
-// readStore takes the default; a stored chat can't be promised.
-func (p *parse) readStore() {
-	if p.readBool() {
+// settleStore decides whether the answer is to be kept, which takes a plan that
+// keeps anything. Metadata is of use with kept answers alone.
+func (p *parse) settleStore() {
+	if who := p.in.Principal; p.store && (who == nil || who.Plan == nil || who.Plan.RetentionDays == 0) {
+		p.store = false
 		p.ignore("store")
+	}
+	switch m := p.find("metadata"); {
+	case m == nil:
+	case p.store:
+		p.metadata = p.body[m.value:m.end]
+	default:
+		p.ignore("metadata")
 	}
 }
 

@@ -176,33 +176,38 @@ func (p *parse) readTemplateKwargs() {
 }
 
 // settleEffort turns the effort into one that the model has.
-func (p *parse) settleEffort() {
+func (p *parse) settleEffort(model *catalogue.Model) {
 	m := p.find("reasoning_effort")
 	if m == nil || p.Err() != nil {
 		return
-	}
-	model := &catalogue.Model{}
-	if p.in.Models != nil {
-		if found, ok := p.in.Models.Lookup(p.call.Model); ok {
-			model = found
-		}
 	}
 	if own := model.Effort(p.effort); own != p.effort {
 		m.text = []byte(`"reasoning_effort":"` + own + `"`)
 	}
 }
 
+// settleRoles leaves developers what they are where the model knows them.
+func (p *parse) settleRoles(model *catalogue.Model) {
+	if model.Template.DeveloperRole {
+		p.edits = slices.DeleteFunc(p.edits, func(e edit) bool { return e.role })
+	}
+}
+
+// model is the one that the request names, which may not exist.
+func (p *parse) model() *catalogue.Model {
+	if p.in.Models != nil {
+		if m, ok := p.in.Models.Lookup(p.call.Model); ok {
+			return m
+		}
+	}
+	return &catalogue.Model{}
+}
+
 // settleTemplate keeps the keys of chat_template_kwargs that the model lists.
-func (p *parse) settleTemplate() {
+func (p *parse) settleTemplate(model *catalogue.Model) {
 	m := p.find("chat_template_kwargs")
 	if m == nil || p.Err() != nil {
 		return
-	}
-	var listed []string
-	if p.in.Models != nil {
-		if model, ok := p.in.Models.Lookup(p.call.Model); ok {
-			listed = model.TemplateKeys
-		}
 	}
 	m.text = []byte(`"chat_template_kwargs":{`)
 	empty := len(m.text)
@@ -211,7 +216,7 @@ func (p *parse) settleTemplate() {
 		from := c.Offset()
 		c.Skip()
 		name := string(kw.Name())
-		if !slices.Contains(listed, name) {
+		if !slices.Contains(model.TemplateKeys, name) {
 			p.ignore("chat_template_kwargs." + name)
 			continue
 		}
