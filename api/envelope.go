@@ -99,10 +99,14 @@ func setQueue(h http.Header, band string, waited time.Duration) {
 
 // setLimit tells what the caller may still do, where a limit applies.
 func setLimit(h http.Header, l gateway.LimitState) {
-	if l.Requests == 0 {
-		return
+	if l.Requests > 0 {
+		h.Set("X-Ratelimit-Limit-Requests", strconv.Itoa(l.Requests))
+		h.Set("X-Ratelimit-Remaining-Requests", strconv.Itoa(max(l.RemainingRequests, 0)))
+		h.Set("X-Ratelimit-Reset-Requests", max(l.ResetRequests, 0).Round(time.Millisecond).String())
 	}
-	h.Set("X-Ratelimit-Limit-Requests", strconv.Itoa(l.Requests))
-	h.Set("X-Ratelimit-Remaining-Requests", strconv.Itoa(max(l.RemainingRequests, 0)))
-	h.Set("X-Ratelimit-Reset-Requests", max(l.ResetRequests, 0).Round(time.Millisecond).String())
+	if l.Tokens > 0 {
+		h.Set("X-Ratelimit-Limit-Tokens", strconv.Itoa(l.Tokens))
+		h.Set("X-Ratelimit-Remaining-Tokens", strconv.Itoa(max(l.RemainingTokens, 0)))
+		h.Set("X-Ratelimit-Reset-Tokens", max(l.ResetTokens, 0).Round(time.Millisecond).String())
+	}
 }

@@ -104,7 +104,8 @@ func TestRowsKeepTheRules(t *testing.T) {
 
 		gateway.ModelNotFound:  "404 invalid_request_error model_not_found",
 		gateway.WrongOperation: "400 invalid_request_error unsupported_value", gateway.NotCounted: "400 invalid_request_error unsupported_value", gateway.SuspectRequest: "400 invalid_request_error request_suspected",
-		gateway.RateLimited: "429 requests rate_limit_exceeded", gateway.TooManyAtOnce: "429 requests rate_limit_exceeded",
+		gateway.TokenRateLimited: "429 tokens rate_limit_exceeded",
+		gateway.RateLimited:      "429 requests rate_limit_exceeded", gateway.TooManyAtOnce: "429 requests rate_limit_exceeded",
 		gateway.LimitsUnknown: "503 service_unavailable_error -", gateway.FlowFull: "429 requests rate_limit_exceeded",
 		gateway.BandFull: "503 service_unavailable_error server_is_overloaded", gateway.PoolFull: "503 service_unavailable_error server_is_overloaded",
 		gateway.PlaceForbidden: "403 invalid_request_error insufficient_permissions",

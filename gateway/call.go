@@ -93,11 +93,15 @@ type Head struct {
 }
 
 // LimitState is what the caller may still do, for x-ratelimit-* headers.
-// A zero Requests means that no limit applies.
+// A zero limit means that none applies.
 type LimitState struct {
 	Requests          int // per minute
 	RemainingRequests int
 	ResetRequests     time.Duration // until the full allowance is back
+
+	Tokens          int // per minute, of the token limit that binds most closely
+	RemainingTokens int
+	ResetTokens     time.Duration
 }
 
 // Sink takes an answer. Its methods are called by one goroutine at a time:

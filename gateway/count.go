@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"weir/gateway/admission"
 	"weir/scheduler"
 )
 
@@ -45,7 +46,7 @@ func (x *exchange) count(ctx context.Context) (int64, *Error) {
 	}
 	defer func() {
 		if len(x.nodes) > 0 {
-			x.release(context.WithoutCancel(ctx))
+			x.release(context.WithoutCancel(ctx), admission.Counts{})
 		}
 	}()
 	if err := x.admit(ctx); err != nil {

@@ -26,7 +26,7 @@ func (c Cause) Effect() Effect {
 	case TotalLimit, KeyRevoked, ClientGone:
 		return Effect{Billable: true}
 	case ModelNotFound, WrongOperation, NotCounted, PlaceForbidden, SuspectRequest,
-		RateLimited, TooManyAtOnce, LimitsUnknown,
+		RateLimited, TokenRateLimited, TooManyAtOnce, LimitsUnknown,
 		FlowFull, BandFull, PoolFull, Shed, QueueTimeout, NoEndpoint, ShuttingDown,
 		UpstreamRefused, ContextTooLong, StoreDown, Internal:
 		return Effect{}

@@ -34,8 +34,9 @@ type exchange struct {
 	tier         tenants.Tier
 	times        catalogue.Timeouts
 
-	nodes []admission.Node // admitted at; their slots are held until finish
-	limit LimitState
+	nodes    []admission.Node // admitted at; their slots are held until finish
+	estimate admission.Counts // charged there
+	limit    LimitState
 
 	// The present attempt, and what is known from all of them.
 	body      []byte
@@ -146,47 +147,6 @@ func limits(t catalogue.Timeouts) catalogue.Timeouts {
 
 // promptEstimate counts about four characters a token.
 func (x *exchange) promptEstimate() int64 { return int64(len(x.call.Fields)/4 + 1) }
-
-// admit asks at the nodes that have limits: the tenant and the key. A key
-// without a limit of its own has the plan's for keys.
-func (x *exchange) admit(ctx context.Context) *Error {
-	p := x.call.Principal
-	nodes := make([]admission.Node, 0, 2)
-	add := func(id string, l tenants.Limits) {
-		if id != "" && (l.RequestsPerMinute > 0 || l.Concurrency > 0) {
-			nodes = append(nodes, admission.Node{ID: id, RequestsPerMinute: l.RequestsPerMinute, Concurrency: l.Concurrency})
-		}
-	}
-	key := p.Limits
-	if key.RequestsPerMinute == 0 {
-		key.RequestsPerMinute = p.Plan.KeyLimits.RequestsPerMinute
-	}
-	if key.Concurrency == 0 {
-		key.Concurrency = p.Plan.KeyLimits.Concurrency
-	}
-	add(string(p.Tenant), p.Plan.Limits)
-	add(string(p.Key), key)
-	if len(nodes) == 0 {
-		return nil
-	}
-	v, err := x.g.deps.Limits.Admit(ctx, x.call.ID, nodes)
-	x.limit = LimitState{Requests: v.Limit, RemainingRequests: v.Left, ResetRequests: v.Reset}
-	switch {
-	case err != nil && ctx.Err() != nil:
-		x.nodes = nodes // the store may have admitted it all the same
-		return ended(ctx)
-	case err != nil:
-		x.nodes = nodes
-		return &Error{Cause: LimitsUnknown, Err: err}
-	case v.Admitted:
-		x.nodes = nodes
-		return nil
-	case v.Slots:
-		return &Error{Cause: TooManyAtOnce, RetryAfter: v.Retry, Limit: x.limit}
-	default:
-		return &Error{Cause: RateLimited, RetryAfter: v.Retry, Limit: x.limit}
-	}
-}
 
 // ended says why the exchange's context did.
 func ended(ctx context.Context) *Error {

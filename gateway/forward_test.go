@@ -211,6 +211,35 @@ func TestLimitsAreToldWithAnswerAndRefusal(t *testing.T) {
 	}
 }
 
+func TestTokensAreChargedByEstimateAndCorrectedToWhatWasUsed(t *testing.T) {
+	t.Parallel()
+	e := serve(t, answers(200, document))
+	h := build(t, []string{e.URL}, func(h *house) { h.plan.KeyLimits.TokensPerMinute = 10_000 })
+	ask := func(id string, bound int) (*caller, *gateway.Error) {
+		to := &caller{}
+		err := h.Run(t.Context(), h.call(func(c *gateway.Call) { c.ID, c.MaxTokens = id, bound }), to)
+		refusal, _ := err.(*gateway.Error) //nolint:errorlint // Run promises exactly this type
+		return to, refusal
+	}
+	to, refusal := ask("req_1", 5000)
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	// While it ran, a thousand tokens of output were set aside for it.
+	if l := to.head.Limit; l.Tokens != 10_000 || l.RemainingTokens > 10_000-1024 || l.RemainingTokens < 8_000 || l.ResetTokens <= 0 {
+		t.Errorf("with the answer: %+v", l)
+	}
+	used := int(h.ledger.all()[0].Usage.InputUncached + h.ledger.all()[0].Usage.Output + h.ledger.all()[0].Usage.Reasoning)
+	to, _ = ask("req_2", 1)
+	if left := to.head.Limit.RemainingTokens; left < 10_000-used-200 {
+		t.Errorf("%d are left after %d were used: the rest of the estimate did not come back", left, used)
+	}
+	h.plan.KeyLimits.TokensPerMinute = 10
+	if _, refusal = ask("req_3", 1); refusal == nil || refusal.Cause != gateway.TokenRateLimited || refusal.RetryAfter <= 0 || refusal.Limit.Tokens != 10 {
+		t.Errorf("refused with %+v", refusal)
+	}
+}
+
 // A caller that leaves costs the engine no more work: it learns of it within
 // 100 ms. One of three tries is enough, for the machine may be busy.
 func TestEngineIsCancelledWhenTheCallerLeaves(t *testing.T) {

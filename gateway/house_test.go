@@ -129,11 +129,11 @@ func (h *house) idle(t *testing.T) {
 		return
 	}
 	node := []admission.Node{{ID: "ten_a", Concurrency: 1}}
-	v, err := h.limits.Admit(context.WithoutCancel(t.Context()), "req_probe", node)
+	v, err := h.limits.Admit(context.WithoutCancel(t.Context()), "req_probe", node, admission.Counts{Requests: 1})
 	if err != nil || !v.Admitted {
 		t.Errorf("a slot is still held (%v)", err)
 	}
-	_ = h.limits.Release(context.WithoutCancel(t.Context()), "req_probe", node)
+	_ = h.limits.Release(context.WithoutCancel(t.Context()), "req_probe", node, admission.Counts{}, admission.Counts{})
 	for _, e := range h.pools.queue.State().Endpoints {
 		if e.Live != 0 {
 			t.Errorf("endpoint %s still has %d leases", e.ID, e.Live)
@@ -147,11 +147,13 @@ var keyNode = []admission.Node{{ID: "key_a", Concurrency: 1}}
 // silentStore is a limits store that is lost.
 type silentStore struct{}
 
-func (silentStore) Admit(context.Context, string, []admission.Node) (admission.Verdict, error) {
+func (silentStore) Admit(context.Context, string, []admission.Node, admission.Counts) (admission.Verdict, error) {
 	return admission.Verdict{}, errLeft
 }
 
-func (silentStore) Release(context.Context, string, []admission.Node) error { return errLeft }
+func (silentStore) Release(context.Context, string, []admission.Node, admission.Counts, admission.Counts) error {
+	return errLeft
+}
 
 func options(o func(*house)) []func(*house) {
 	if o == nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"weir/billing"
+	"weir/gateway/admission"
 	"weir/scheduler"
 )
 
@@ -33,7 +34,7 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 	defer cancel()
 	var releasing sync.WaitGroup
 	if len(x.nodes) > 0 {
-		releasing.Go(func() { x.release(ctx) })
+		releasing.Go(func() { x.release(ctx, counted(r.Usage)) })
 	}
 	stored := x.store(ctx, x.tellable(r), failure)
 	releasing.Wait()
@@ -80,9 +81,10 @@ func (x *exchange) endLease(result scheduler.Result) {
 	x.lease = nil
 }
 
-// release frees the slots. A store that doesn't hear of it lets them expire.
-func (x *exchange) release(ctx context.Context) {
-	if err := x.g.deps.Limits.Release(ctx, x.call.ID, x.nodes); err != nil {
+// release frees the slots and corrects what was charged. A store that doesn't
+// hear of it lets the slots expire.
+func (x *exchange) release(ctx context.Context, used admission.Counts) {
+	if err := x.g.deps.Limits.Release(ctx, x.call.ID, x.nodes, x.estimate, used); err != nil {
 		x.g.log.LogAttrs(ctx, slog.LevelWarn, "slots not released",
 			slog.String("request_id", x.call.ID), slog.Any("error", err))
 	}

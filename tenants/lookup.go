@@ -75,7 +75,7 @@ func (k *Keys) find(ctx context.Context, secret string) (*found, error) {
 		return nil, nil
 	}
 	p.Plan = &plan
-	p.Limits = p.Limits.or(plan.KeyLimits)
+	p.Limits = p.Limits.Or(plan.KeyLimits)
 	p.FairnessID = tenantFairness
 	if plan.Fairness == FairnessProject && projectFairness != "" {
 		p.FairnessID = string(projectFairness)

@@ -1,6 +1,7 @@
 package tenants
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,24 +119,21 @@ func (t Tier) known() bool {
 }
 
 func (l Limits) validate() error {
-	if l.RequestsPerMinute < 0 || l.TokensPerMinute < 0 || l.Concurrency < 0 {
+	if min(l.RequestsPerMinute, l.TokensPerMinute, l.UncachedTokensPerMinute, l.OutputTokensPerMinute, l.Concurrency) < 0 {
 		return errors.New("a limit can't be negative (0 is none)")
 	}
 	return nil
 }
 
-// or fills each limit that is not set with the default's.
-func (l Limits) or(defaults Limits) Limits {
-	if l.RequestsPerMinute == 0 {
-		l.RequestsPerMinute = defaults.RequestsPerMinute
+// Or fills each limit that is not set with the default's.
+func (l Limits) Or(defaults Limits) Limits {
+	return Limits{
+		RequestsPerMinute:       cmp.Or(l.RequestsPerMinute, defaults.RequestsPerMinute),
+		TokensPerMinute:         cmp.Or(l.TokensPerMinute, defaults.TokensPerMinute),
+		UncachedTokensPerMinute: cmp.Or(l.UncachedTokensPerMinute, defaults.UncachedTokensPerMinute),
+		OutputTokensPerMinute:   cmp.Or(l.OutputTokensPerMinute, defaults.OutputTokensPerMinute),
+		Concurrency:             cmp.Or(l.Concurrency, defaults.Concurrency),
 	}
-	if l.TokensPerMinute == 0 {
-		l.TokensPerMinute = defaults.TokensPerMinute
-	}
-	if l.Concurrency == 0 {
-		l.Concurrency = defaults.Concurrency
-	}
-	return l
 }
 
 // Querier reads: a pool, a connection or a transaction.

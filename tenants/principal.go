@@ -43,8 +43,12 @@ const (
 // Limits bound what may be used at once. Zero means no limit.
 type Limits struct {
 	RequestsPerMinute int `yaml:"requests_per_minute,omitempty" json:"requests_per_minute,omitempty"`
-	TokensPerMinute   int `yaml:"tokens_per_minute,omitempty" json:"tokens_per_minute,omitempty"`
-	Concurrency       int `yaml:"concurrency,omitempty" json:"concurrency,omitempty"`
+	// TokensPerMinute counts prompts, but for what was cached, and output. The
+	// other two count one of these each.
+	TokensPerMinute         int `yaml:"tokens_per_minute,omitempty" json:"tokens_per_minute,omitempty"`
+	UncachedTokensPerMinute int `yaml:"uncached_tokens_per_minute,omitempty" json:"uncached_tokens_per_minute,omitempty"`
+	OutputTokensPerMinute   int `yaml:"output_tokens_per_minute,omitempty" json:"output_tokens_per_minute,omitempty"`
+	Concurrency             int `yaml:"concurrency,omitempty" json:"concurrency,omitempty"`
 }
 
 // Plan is what a tenant bought.

@@ -99,7 +99,7 @@ func TestJudge(t *testing.T) {
 
 func TestLimitsFallBackOneByOne(t *testing.T) {
 	t.Parallel()
-	got := Limits{RequestsPerMinute: 5}.or(Limits{RequestsPerMinute: 60, TokensPerMinute: 1000, Concurrency: 4})
+	got := Limits{RequestsPerMinute: 5}.Or(Limits{RequestsPerMinute: 60, TokensPerMinute: 1000, Concurrency: 4})
 	if diff := cmp.Diff(Limits{RequestsPerMinute: 5, TokensPerMinute: 1000, Concurrency: 4}, got); diff != "" {
 		t.Error(diff)
 	}

@@ -1,10 +1,12 @@
-// Package admission counts requests per minute and concurrency slots. One
-// small interface has two forms, in process and in Redis, and one contract
-// suite (admissiontest) that both pass.
+// Package admission counts requests and tokens per minute, and concurrency
+// slots. One small interface has two forms, in process and in Redis, and one
+// contract suite (admissiontest) that both pass.
 //
 // Rates are GCRA: a node may spend its whole allowance of a minute at once and
-// gets it back evenly. Slots are the size of the set of live requests, never a
-// counter, and each entry expires by itself if its holder dies.
+// gets it back evenly. Tokens are spent by an estimate and corrected when they
+// are known; what was too little is a debt, which later requests wait for.
+// Slots are the size of the set of live requests, never a counter, and each
+// entry expires by itself if its holder dies.
 package admission
 
 import (
@@ -13,25 +15,56 @@ import (
 	"time"
 )
 
+// Counts is so many of each thing that a rate counts: a limit of so many a
+// minute, or what a request costs. As a limit, zero doesn't bind.
+type Counts struct {
+	Requests  int
+	Tokens    int // prompt that is not cached, and output
+	Uncached  int // prompt that is not cached
+	Generated int // output
+}
+
 // Node is one thing that has limits: a key, a tenant. Its ID is ours
 // ("key_...", "ten_..."), never a caller's string. Zero limits don't bind.
 // A call that names a key's node always names its tenant's node too: together
 // they decide where a shared store keeps them.
 type Node struct {
-	ID                string
-	RequestsPerMinute int
-	Concurrency       int
+	ID          string
+	PerMinute   Counts
+	Concurrency int
+}
+
+// Meter is one of the rates of a node.
+type Meter int
+
+// The meters, in the order of Counts.
+const (
+	RequestMeter Meter = iota
+	TokenMeter
+	UncachedMeter
+	GeneratedMeter
+	meters = 4
+)
+
+func (c Counts) all() [meters]int { return [meters]int{c.Requests, c.Tokens, c.Uncached, c.Generated} }
+
+// Allowance is what may still be spent of the limit that binds most closely.
+type Allowance struct {
+	Limit int           // a minute; 0: none applies
+	Left  int           // that may be spent now
+	Reset time.Duration // until the whole allowance is back
 }
 
 // Verdict is the answer to a request for admission: all nodes or none.
 type Verdict struct {
 	Admitted bool
-	Node     string        // which node refused, or binds most closely
-	Slots    bool          // refused for concurrency, else for the rate
-	Limit    int           // of the binding node; 0 when no rate limit applies
-	Left     int           // requests that may still come now
-	Reset    time.Duration // until the whole allowance is back
+	Node     string        // which node refused
+	Slots    bool          // refused for concurrency, else for the rate of Meter
+	Meter    Meter         // which rate refused
 	Retry    time.Duration // when refused: until one more fits; a guess of one second for slots
+
+	Requests Allowance
+	Tokens   Allowance // of the token meter that binds most closely
 }
 
 // Store admits requests. It is safe for concurrent use. Admit is idempotent by
@@ -40,9 +73,14 @@ type Verdict struct {
 // same in Admit and Release. After an error or a refusal the request holds
 // nothing.
 type Store interface {
-	Admit(ctx context.Context, requestID string, nodes []Node) (Verdict, error)
-	// Release frees the slots of a request.
-	Release(ctx context.Context, requestID string, nodes []Node) error
+	// Admit charges one request and an estimate of its tokens. One whose
+	// estimate is above a limit altogether is admitted when nothing of that
+	// limit is spent, and leaves a debt.
+	Admit(ctx context.Context, requestID string, nodes []Node, estimate Counts) (Verdict, error)
+	// Release frees the slots of a request and replaces its estimate, the same
+	// as in Admit, by what it used. It does so once. The request itself stays
+	// counted.
+	Release(ctx context.Context, requestID string, nodes []Node, estimate, used Counts) error
 }
 
 // MaxNodes is how many nodes one call may name.
@@ -60,11 +98,14 @@ var (
 	ErrNodes = errors.New("admission: too many nodes in one call")
 )
 
+// limits reports whether the node has a limit.
+func (n *Node) limits() bool { return n.PerMinute != Counts{} || n.Concurrency > 0 }
+
 // limited returns the nodes that have a limit: the others cost nothing.
 func limited(nodes []Node) ([]Node, error) {
 	n := 0
-	for _, node := range nodes {
-		if node.RequestsPerMinute > 0 || node.Concurrency > 0 {
+	for i := range nodes {
+		if nodes[i].limits() {
 			n++
 		}
 	}
@@ -75,9 +116,9 @@ func limited(nodes []Node) ([]Node, error) {
 		return nodes, nil
 	}
 	out := make([]Node, 0, n)
-	for _, node := range nodes {
-		if node.RequestsPerMinute > 0 || node.Concurrency > 0 {
-			out = append(out, node)
+	for i := range nodes {
+		if nodes[i].limits() {
+			out = append(out, nodes[i])
 		}
 	}
 	return out, nil

@@ -52,7 +52,7 @@ func NewMemory(cfg MemoryConfig) *Memory {
 }
 
 // Admit implements Store. Its errors are ErrFull and ErrNodes.
-func (m *Memory) Admit(_ context.Context, requestID string, nodes []Node) (Verdict, error) {
+func (m *Memory) Admit(_ context.Context, requestID string, nodes []Node, estimate Counts) (Verdict, error) {
 	nodes, err := limited(nodes)
 	if err != nil || len(nodes) == 0 {
 		return Verdict{Admitted: err == nil}, err
@@ -62,46 +62,46 @@ func (m *Memory) Admit(_ context.Context, requestID string, nodes []Node) (Verdi
 	defer m.unlock(locked)
 
 	var states [MaxNodes]*state
-	for i, n := range nodes {
-		if states[i], err = m.shard(n.ID).state(n.ID, now); err != nil {
+	for i := range nodes {
+		if states[i], err = m.shard(nodes[i].ID).state(nodes[i].ID, now); err != nil {
 			return Verdict{}, err
 		}
 	}
 	v := Verdict{Admitted: true}
-	for i, n := range nodes {
-		v.refuse(n, states[i], requestID, now)
+	for i := range nodes {
+		v.refuse(&nodes[i], states[i], requestID, estimate, now)
 	}
-	if !v.Admitted {
-		return v, nil
-	}
-	for i, n := range nodes {
-		states[i].charge(n, requestID, now, now+m.hold.Microseconds())
-		v.bind(n, states[i], now)
+	for i := range nodes {
+		if v.Admitted {
+			states[i].charge(&nodes[i], requestID, estimate, now, now+m.hold.Microseconds())
+		}
+		v.describe(&nodes[i], states[i].ahead(now))
 	}
 	return v, nil
 }
 
 // Release implements Store. It returns no error.
-func (m *Memory) Release(_ context.Context, requestID string, nodes []Node) error {
+func (m *Memory) Release(_ context.Context, requestID string, nodes []Node, estimate, used Counts) error {
+	now := m.now().UnixMicro()
 	locked := m.lock(nodes)
 	defer m.unlock(locked)
-	for _, n := range nodes {
-		if s := m.shard(n.ID).nodes[n.ID]; s != nil {
-			delete(s.live, requestID)
+	for i := range nodes {
+		if s := m.shard(nodes[i].ID).nodes[nodes[i].ID]; s != nil {
+			s.settle(&nodes[i], requestID, estimate, used, now)
 		}
 	}
 	return nil
 }
 
 // adopt puts a request that was admitted elsewhere into the live sets, without
-// asking the limits. A node that no longer fits is left out.
+// asking the limits or charging it. A node that no longer fits is left out.
 func (m *Memory) adopt(requestID string, nodes []Node) {
 	now := m.now().UnixMicro()
 	locked := m.lock(nodes)
 	defer m.unlock(locked)
-	for _, n := range nodes {
-		if s, err := m.shard(n.ID).state(n.ID, now); err == nil {
-			s.enter(requestID, now+m.hold.Microseconds())
+	for i := range nodes {
+		if s, err := m.shard(nodes[i].ID).state(nodes[i].ID, now); err == nil {
+			s.enter(requestID, hold{expiry: now + m.hold.Microseconds()})
 		}
 	}
 }

@@ -19,6 +19,9 @@ type clock struct {
 	now time.Time
 }
 
+// one is what a request costs where tokens don't matter.
+var one = admission.Counts{Requests: 1}
+
 func newClock() *clock { return &clock{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} }
 
 func (c *clock) Now() time.Time {
@@ -55,7 +58,7 @@ func TestMemoryForgetsIdleNodesAndRefusesWhenAllAreLive(t *testing.T) {
 	var live []int
 	full := 0
 	for i := range 1000 {
-		switch _, err := m.Admit(t.Context(), "req", node(i)); {
+		switch _, err := m.Admit(t.Context(), "req", node(i), one); {
 		case err == nil:
 			live = append(live, i)
 		case errors.Is(err, admission.ErrFull):
@@ -68,15 +71,15 @@ func TestMemoryForgetsIdleNodesAndRefusesWhenAllAreLive(t *testing.T) {
 		t.Fatalf("%d nodes tracked, %d refused: want at most 64 tracked", len(live), full)
 	}
 	for _, i := range live {
-		if err := m.Release(t.Context(), "req", node(i)); err != nil {
+		if err := m.Release(t.Context(), "req", node(i), one, one); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 1000 { // each leaves before the next comes: room for ever
-		if _, err := m.Admit(t.Context(), "req", node(i)); err != nil {
+		if _, err := m.Admit(t.Context(), "req", node(i), one); err != nil {
 			t.Fatalf("node %d: %v", i, err)
 		}
-		if err := m.Release(t.Context(), "req", node(i)); err != nil {
+		if err := m.Release(t.Context(), "req", node(i), one, one); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -90,24 +93,24 @@ func TestMemoryNeverExceedsRateOrSlots(t *testing.T) {
 		c := newClock()
 		m := admission.NewMemory(admission.MemoryConfig{Now: c.Now})
 		node := admission.Node{
-			ID:                "ten_a",
-			RequestsPerMinute: rapid.IntRange(1, 2000).Draw(rt, "rpm"),
-			Concurrency:       rapid.IntRange(1, 5).Draw(rt, "slots"),
+			ID:          "ten_a",
+			PerMinute:   admission.Counts{Requests: rapid.IntRange(1, 2000).Draw(rt, "rpm")},
+			Concurrency: rapid.IntRange(1, 5).Draw(rt, "slots"),
 		}
-		interval := time.Minute / time.Duration(node.RequestsPerMinute)
+		interval := time.Minute / time.Duration(node.PerMinute.Requests)
 		var admitted []time.Time
 		live := map[string]bool{}
 		for i := range rapid.IntRange(1, 200).Draw(rt, "steps") {
 			if rapid.Bool().Draw(rt, "release") {
 				for id := range live {
-					_ = m.Release(t.Context(), id, []admission.Node{node})
+					_ = m.Release(t.Context(), id, []admission.Node{node}, one, one)
 					delete(live, id)
 					break
 				}
 			}
 			c.Advance(time.Duration(rapid.Int64Range(0, int64(2*interval)).Draw(rt, "gap")))
 			id := fmt.Sprintf("req_%d", i)
-			v, err := m.Admit(t.Context(), id, []admission.Node{node})
+			v, err := m.Admit(t.Context(), id, []admission.Node{node}, one)
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -124,7 +127,7 @@ func TestMemoryNeverExceedsRateOrSlots(t *testing.T) {
 			}
 			for j, from := range admitted {
 				n := len(admitted) - j
-				if most := node.RequestsPerMinute + int((c.Now().Sub(from)+time.Millisecond)/(interval-time.Microsecond)); n > most {
+				if most := node.PerMinute.Requests + int((c.Now().Sub(from)+time.Millisecond)/(interval-time.Microsecond)); n > most {
 					rt.Fatalf("%d requests in %v, at most %d fit", n, c.Now().Sub(from), most)
 				}
 			}
@@ -144,10 +147,10 @@ func TestMemoryCallsThatNameManyNodesDoNotDeadlock(t *testing.T) {
 					nodes[n] = admission.Node{ID: fmt.Sprintf("ten_%d", (n*(w+1)+i)%97), Concurrency: 1000}
 				}
 				id := fmt.Sprintf("req_%d_%d", w, i)
-				if _, err := m.Admit(t.Context(), id, nodes); err != nil {
+				if _, err := m.Admit(t.Context(), id, nodes, one); err != nil {
 					t.Errorf("admit: %v", err)
 				}
-				_ = m.Release(t.Context(), id, nodes)
+				_ = m.Release(t.Context(), id, nodes, one, one)
 			}
 		})
 	}
@@ -157,12 +160,12 @@ func TestMemoryCallsThatNameManyNodesDoNotDeadlock(t *testing.T) {
 func BenchmarkMemoryAdmitAndRelease(b *testing.B) {
 	m := admission.NewMemory(admission.MemoryConfig{})
 	nodes := []admission.Node{
-		{ID: "key_abcdefghijklmnopqrstuvwxyz", RequestsPerMinute: 50_000_000, Concurrency: 1000},
-		{ID: "ten_abcdefghijklmnopqrstuvwxyz", RequestsPerMinute: 50_000_000, Concurrency: 1000},
+		{ID: "key_abcdefghijklmnopqrstuvwxyz", PerMinute: admission.Counts{Requests: 50_000_000}, Concurrency: 1000},
+		{ID: "ten_abcdefghijklmnopqrstuvwxyz", PerMinute: admission.Counts{Requests: 50_000_000}, Concurrency: 1000},
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		_, _ = m.Admit(b.Context(), "req_abcdefghijklmnopqrstuvwxyz", nodes)
-		_ = m.Release(b.Context(), "req_abcdefghijklmnopqrstuvwxyz", nodes)
+		_, _ = m.Admit(b.Context(), "req_abcdefghijklmnopqrstuvwxyz", nodes, one)
+		_ = m.Release(b.Context(), "req_abcdefghijklmnopqrstuvwxyz", nodes, one, one)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	_ "embed"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +13,9 @@ import (
 
 //go:embed admit.lua
 var admitScript string
+
+//go:embed release.lua
+var releaseScript string
 
 //go:embed renew.lua
 var renewScript string
@@ -60,6 +62,7 @@ type Redis struct {
 	client redis.UniversalClient
 	cfg    RedisConfig
 	admit  *redis.Script
+	settle *redis.Script
 	local  *Memory // has all live requests of this replica, whoever admitted them
 
 	failures atomic.Int32 // in a row
@@ -83,6 +86,7 @@ func NewRedis(log *slog.Logger, client redis.UniversalClient, cfg RedisConfig) *
 		client: client,
 		cfg:    cfg.withDefaults(),
 		admit:  redis.NewScript(admitScript),
+		settle: redis.NewScript(releaseScript),
 		local:  NewMemory(MemoryConfig{Now: cfg.Now}),
 		fell:   make(chan struct{}, 1),
 		held:   map[string]group{},
@@ -95,12 +99,12 @@ func (r *Redis) Healthy() bool { return !r.lost.Load() }
 
 // Admit implements Store. Its errors are the context's, ErrFull and ErrNodes:
 // a Redis that fails is no error.
-func (r *Redis) Admit(ctx context.Context, requestID string, nodes []Node) (Verdict, error) {
+func (r *Redis) Admit(ctx context.Context, requestID string, nodes []Node, estimate Counts) (Verdict, error) {
 	g, err := groupOf(nodes)
 	if err != nil || len(g.nodes) == 0 {
 		return Verdict{Admitted: err == nil}, err
 	}
-	v, err := r.decide(ctx, requestID, g)
+	v, err := r.decide(ctx, requestID, &g, estimate)
 	if err != nil || !v.Admitted {
 		return v, err
 	}
@@ -111,40 +115,48 @@ func (r *Redis) Admit(ctx context.Context, requestID string, nodes []Node) (Verd
 	return v, nil
 }
 
-func (r *Redis) decide(ctx context.Context, requestID string, g group) (Verdict, error) {
+// decide asks Redis or, while that is lost, the store in process.
+func (r *Redis) decide(ctx context.Context, requestID string, g *group, estimate Counts) (Verdict, error) {
 	if !r.lost.Load() {
-		v, err := r.ask(ctx, requestID, g)
+		v, err := r.ask(ctx, requestID, *g, estimate)
 		if err == nil {
-			if v.Admitted {
+			if g.charged = v.Admitted; v.Admitted {
 				r.local.adopt(requestID, g.nodes)
 			}
 			return v, nil
 		}
-		// The script may have run all the same: its slots are given back.
-		r.owe(requestID, g)
+		// The script may have run all the same: its slots and tokens are given
+		// back.
+		g.charged = true
+		r.owe(requestID, g.corrected(estimate, Counts{}))
+		g.charged = false
 		if ctx.Err() != nil {
 			return Verdict{}, context.Cause(ctx)
 		}
 	}
-	return r.local.Admit(ctx, requestID, r.shares(g.nodes))
+	return r.local.Admit(ctx, requestID, r.shares(g.nodes), estimate)
 }
 
 // ask runs the script and notes how Redis does.
-func (r *Redis) ask(ctx context.Context, requestID string, g group) (Verdict, error) {
+func (r *Redis) ask(ctx context.Context, requestID string, g group, estimate Counts) (Verdict, error) {
 	call, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
-	keys := make([]string, 0, 2*len(g.nodes))
-	args := make([]any, 0, 2+3*len(g.nodes))
+	args := make([]any, 0, 2+len(g.nodes)*(1+2*meters))
 	args = append(args, requestID, r.cfg.SlotTTL.Microseconds())
-	for _, n := range g.nodes {
-		var allowed rate
-		if n.RequestsPerMinute > 0 {
-			allowed = rateOf(n.RequestsPerMinute)
+	costs := estimate.all()
+	for i := range g.nodes {
+		n := &g.nodes[i]
+		args = append(args, n.Concurrency)
+		for m, limit := range n.PerMinute.all() {
+			if limit == 0 {
+				args = append(args, 0, 0)
+				continue
+			}
+			allowed := rateOf(Meter(m), limit)
+			args = append(args, allowed.cost(costs[m]), allowed.burst)
 		}
-		keys = append(keys, g.rateKey(n), g.liveKey(n))
-		args = append(args, allowed.interval, allowed.burst, n.Concurrency)
 	}
-	answer, err := r.admit.Run(call, r.client, keys, args...).Int64Slice()
+	answer, err := r.admit.Run(call, r.client, g.keys(), args...).Int64Slice()
 	if err != nil {
 		if ctx.Err() == nil {
 			r.failed(err)
@@ -157,37 +169,39 @@ func (r *Redis) ask(ctx context.Context, requestID string, g group) (Verdict, er
 
 // verdict reads the script's answer.
 func verdict(nodes []Node, answer []int64) Verdict {
-	index, what := answer[0], answer[1]
-	v := Verdict{Admitted: what == 0, Slots: what == 2}
-	if index == 0 {
-		return v
+	v := Verdict{Admitted: answer[0] == 0}
+	if !v.Admitted {
+		v.Node, v.Retry = nodes[answer[0]-1].ID, micros(answer[2])
+		if v.Slots = answer[1] == meters; !v.Slots {
+			v.Meter = Meter(answer[1])
+		}
 	}
-	n := nodes[index-1]
-	v.Node = n.ID
-	v.Limit = n.RequestsPerMinute
-	v.Left = int(answer[2])
-	v.Reset, v.Retry = micros(answer[3]), micros(answer[4])
+	for i := range nodes {
+		v.describe(&nodes[i], [meters]int64(answer[3+meters*i:]))
+	}
 	return v
 }
 
 // Release implements Store. Its error is ErrNodes: what Redis can't be told now
 // it is told later, or the slot expires.
-func (r *Redis) Release(ctx context.Context, requestID string, nodes []Node) error {
+func (r *Redis) Release(ctx context.Context, requestID string, nodes []Node, estimate, used Counts) error {
 	g, err := groupOf(nodes)
 	if err != nil || len(g.nodes) == 0 {
 		return err
 	}
 	r.mu.Lock()
+	g.charged = r.held[requestID].charged
 	delete(r.held, requestID)
 	r.mu.Unlock()
-	_ = r.local.Release(ctx, requestID, g.nodes) // never fails
+	_ = r.local.Release(ctx, requestID, g.nodes, estimate, used) // never fails
+	g = g.corrected(estimate, used)
 	if r.lost.Load() {
 		r.owe(requestID, g)
 		return nil
 	}
 	call, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
-	if err := r.remove(call, map[string]group{requestID: g}); err != nil {
+	if err := r.settle.Run(call, r.client, g.keys(), g.releaseArgs(requestID)...).Err(); err != nil {
 		r.owe(requestID, g)
 		if ctx.Err() == nil {
 			r.failed(err)
@@ -230,7 +244,11 @@ func (r *Redis) shares(nodes []Node) []Node {
 	}
 	out := make([]Node, len(nodes))
 	for i, n := range nodes {
-		out[i] = Node{ID: n.ID, RequestsPerMinute: share(n.RequestsPerMinute, replicas), Concurrency: share(n.Concurrency, replicas)}
+		per := n.PerMinute
+		out[i] = Node{ID: n.ID, Concurrency: share(n.Concurrency, replicas), PerMinute: Counts{
+			Requests: share(per.Requests, replicas), Tokens: share(per.Tokens, replicas),
+			Uncached: share(per.Uncached, replicas), Generated: share(per.Generated, replicas),
+		}}
 	}
 	return out
 }
@@ -241,27 +259,3 @@ func share(limit, replicas int) int {
 	}
 	return max(1, limit/replicas)
 }
-
-// group is the limited nodes of one call and the hash tag that keeps their keys
-// on one node of a Redis cluster: the id of the tenant, limited or not.
-type group struct {
-	tag   string
-	nodes []Node
-}
-
-func groupOf(nodes []Node) (group, error) {
-	bound, err := limited(nodes)
-	if err != nil || len(bound) == 0 {
-		return group{}, err
-	}
-	g := group{tag: bound[0].ID, nodes: bound}
-	for _, n := range nodes {
-		if strings.HasPrefix(n.ID, "ten_") {
-			g.tag = n.ID
-		}
-	}
-	return g, nil
-}
-
-func (g group) rateKey(n Node) string { return "weir:{" + g.tag + "}:rate:" + n.ID }
-func (g group) liveKey(n Node) string { return "weir:{" + g.tag + "}:live:" + n.ID }

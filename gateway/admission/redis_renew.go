@@ -109,12 +109,13 @@ func queueRenewals(ctx context.Context, p redis.Pipeliner, requests map[string]g
 	}
 }
 
-// queueRemovals takes requests out of their live sets.
+// queueRemovals ends requests at their nodes.
 func queueRemovals(ctx context.Context, p redis.Pipeliner, requests map[string]group) {
 	for id, g := range requests {
-		for _, n := range g.nodes {
-			p.ZRem(ctx, g.liveKey(n), id)
+		if g.by == nil {
+			g = g.corrected(Counts{}, Counts{})
 		}
+		p.Eval(ctx, releaseScript, g.keys(), g.releaseArgs(id)...)
 	}
 }
 

@@ -151,7 +151,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 func admits(t *testing.T, s admission.Store, id string, nodes ...admission.Node) bool {
 	t.Helper()
-	v, err := s.Admit(t.Context(), id, nodes)
+	v, err := s.Admit(t.Context(), id, nodes, one)
 	if err != nil {
 		t.Fatalf("admit %s: %v", id, err)
 	}
@@ -169,12 +169,12 @@ func TestRedisReplicasShareLimits(t *testing.T) {
 	for i := range stores {
 		stores[i] = newRedis(t, addr, admission.RedisConfig{})
 	}
-	nodes := []admission.Node{{ID: "key_a", RequestsPerMinute: 1000}, {ID: "ten_a", Concurrency: 10}}
+	nodes := []admission.Node{{ID: "key_a", PerMinute: admission.Counts{Requests: 1000}}, {ID: "ten_a", Concurrency: 10}}
 	var admitted atomic.Int32
 	var wg sync.WaitGroup
 	for i := range 100 {
 		wg.Go(func() {
-			if v, err := stores[i%3].Admit(t.Context(), fmt.Sprintf("req_%d", i), nodes); err == nil && v.Admitted {
+			if v, err := stores[i%3].Admit(t.Context(), fmt.Sprintf("req_%d", i), nodes, one); err == nil && v.Admitted {
 				admitted.Add(1)
 			}
 		})
@@ -201,7 +201,7 @@ func TestRedisRenewsLiveSlotsAndLetsReleasedOnesGo(t *testing.T) {
 			t.Fatal("the slot of a living holder was given away")
 		}
 	}
-	if err := holder.Release(t.Context(), "req_long", []admission.Node{node}); err != nil {
+	if err := holder.Release(t.Context(), "req_long", []admission.Node{node}, one, one); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the slot is free", func() bool { return admits(t, other, "req_other", node) })
@@ -250,7 +250,7 @@ func TestRedisLost(t *testing.T) {
 	if s.Healthy() {
 		t.Error("healthy without Redis")
 	}
-	if err := s.Release(t.Context(), "req_before_0", nodes); err != nil {
+	if err := s.Release(t.Context(), "req_before_0", nodes, one, one); err != nil {
 		t.Errorf("release while Redis is lost: %v", err)
 	}
 
@@ -293,7 +293,7 @@ func TestRedisThatHangsCostsATimeoutAndThenNothing(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	s := newRedis(t, l.Addr().String(), admission.RedisConfig{Timeout: 20 * time.Millisecond})
-	node := admission.Node{ID: "ten_a", RequestsPerMinute: 1000, Concurrency: 1000}
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Requests: 1000}, Concurrency: 1000}
 	for i := 0; s.Healthy(); i++ {
 		if i == 10 {
 			t.Fatal("a Redis that hangs still counts as healthy after ten calls")
@@ -336,7 +336,7 @@ func TestRedisCallerThatLeftHoldsNothing(t *testing.T) {
 	node := admission.Node{ID: "ten_a", Concurrency: 1}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if v, err := s.Admit(ctx, "req_gone", []admission.Node{node}); err == nil {
+	if v, err := s.Admit(ctx, "req_gone", []admission.Node{node}, one); err == nil {
 		t.Errorf("verdict = %+v, want the context's error", v)
 	}
 	if !s.Healthy() {
@@ -352,7 +352,7 @@ func TestRedisSurvivesALostScriptCache(t *testing.T) {
 	s := newRedis(t, addr, admission.RedisConfig{})
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	t.Cleanup(func() { _ = client.Close() })
-	node := admission.Node{ID: "ten_a", RequestsPerMinute: 5}
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Requests: 5}}
 	for i := range 3 {
 		if !admits(t, s, "req_"+strconv.Itoa(i), node) {
 			t.Fatal("refused")
@@ -370,7 +370,7 @@ func TestRedisKeepsNothingOfAnIdleTenant(t *testing.T) {
 	t.Parallel()
 	m := miniredis.RunT(t)
 	s := newRedis(t, m.Addr(), admission.RedisConfig{})
-	nodes := []admission.Node{{ID: "key_a", RequestsPerMinute: 10, Concurrency: 2}, {ID: "ten_a", RequestsPerMinute: 100}}
+	nodes := []admission.Node{{ID: "key_a", PerMinute: admission.Counts{Requests: 10}, Concurrency: 2}, {ID: "ten_a", PerMinute: admission.Counts{Requests: 100}}}
 	admits(t, s, "req_1", nodes...)
 	for _, key := range m.Keys() {
 		if !strings.Contains(key, "{ten_a}") {
@@ -398,14 +398,14 @@ func TestClientErrorsHideThePassword(t *testing.T) {
 func BenchmarkRedisAdmitAndRelease(b *testing.B) {
 	s := newRedis(b, startRedis(b), admission.RedisConfig{})
 	nodes := []admission.Node{
-		{ID: "ten_abcdefghijklmnopqrstuvwxyz", RequestsPerMinute: 50_000_000, Concurrency: 1000},
-		{ID: "key_abcdefghijklmnopqrstuvwxyz", RequestsPerMinute: 50_000_000, Concurrency: 1000},
+		{ID: "ten_abcdefghijklmnopqrstuvwxyz", PerMinute: admission.Counts{Requests: 50_000_000}, Concurrency: 1000},
+		{ID: "key_abcdefghijklmnopqrstuvwxyz", PerMinute: admission.Counts{Requests: 50_000_000}, Concurrency: 1000},
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if v, err := s.Admit(b.Context(), "req_abcdefghijklmnopqrstuvwxyz", nodes); err != nil || !v.Admitted {
+		if v, err := s.Admit(b.Context(), "req_abcdefghijklmnopqrstuvwxyz", nodes, one); err != nil || !v.Admitted {
 			b.Fatalf("verdict = %+v, error = %v", v, err)
 		}
-		_ = s.Release(b.Context(), "req_abcdefghijklmnopqrstuvwxyz", nodes)
+		_ = s.Release(b.Context(), "req_abcdefghijklmnopqrstuvwxyz", nodes, one, one)
 	}
 }

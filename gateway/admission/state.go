@@ -22,7 +22,7 @@ func (s *shard) state(id string, now int64) (*state, error) {
 	if len(s.nodes) >= s.most {
 		return nil, ErrFull
 	}
-	st := &state{live: map[string]int64{}}
+	st := &state{live: map[string]hold{}}
 	s.nodes[id] = st
 	return st, nil
 }
@@ -31,7 +31,7 @@ func (s *shard) state(id string, now int64) (*state, error) {
 // sweep waits until the shard has doubled, so that each node pays for one look.
 func (s *shard) forgetIdle(now int64) {
 	for id, st := range s.nodes {
-		if st.expire(now); len(st.live) == 0 && st.arrival <= now {
+		if st.expire(now); st.idle(now) {
 			delete(s.nodes, id)
 		}
 	}
@@ -40,9 +40,24 @@ func (s *shard) forgetIdle(now int64) {
 
 // state is what is known of one node. Times are Unix microseconds.
 type state struct {
-	arrival  int64            // GCRA's theoretical arrival time
-	live     map[string]int64 // request id -> when it expires
-	earliest int64            // no entry expires before it
+	arrival  [meters]int64   // GCRA's theoretical arrival times
+	live     map[string]hold // by request id
+	earliest int64           // no entry expires before it
+}
+
+// hold is a live request.
+type hold struct {
+	expiry  int64
+	charged bool // here: else another store has its charge
+}
+
+func (s *state) idle(now int64) bool {
+	for _, at := range s.arrival {
+		if at > now {
+			return false
+		}
+	}
+	return len(s.live) == 0
 }
 
 // expire drops the requests whose holders are gone.
@@ -51,69 +66,105 @@ func (s *state) expire(now int64) {
 		return
 	}
 	s.earliest = 0
-	for id, at := range s.live {
-		if at <= now {
+	for id, h := range s.live {
+		if h.expiry <= now {
 			delete(s.live, id)
-		} else if s.earliest == 0 || at < s.earliest {
-			s.earliest = at
+		} else if s.earliest == 0 || h.expiry < s.earliest {
+			s.earliest = h.expiry
 		}
 	}
 }
 
 // enter adds a request to the live set.
-func (s *state) enter(requestID string, expiry int64) {
-	if len(s.live) == 0 || expiry < s.earliest {
-		s.earliest = expiry
+func (s *state) enter(requestID string, h hold) {
+	if len(s.live) == 0 || h.expiry < s.earliest {
+		s.earliest = h.expiry
 	}
-	s.live[requestID] = expiry
+	s.live[requestID] = h
 }
 
 // charge spends a request, unless it is live already: a repeated call.
-func (s *state) charge(n Node, requestID string, now, expiry int64) {
+func (s *state) charge(n *Node, requestID string, estimate Counts, now, expiry int64) {
 	if _, again := s.live[requestID]; again {
 		return
 	}
-	s.enter(requestID, expiry)
-	if n.RequestsPerMinute > 0 {
-		s.arrival, _ = rateOf(n.RequestsPerMinute).spend(s.arrival, now)
+	s.enter(requestID, hold{expiry: expiry, charged: true})
+	costs := estimate.all()
+	for m, limit := range n.PerMinute.all() {
+		if limit > 0 && costs[m] > 0 {
+			r := rateOf(Meter(m), limit)
+			s.arrival[m], _ = r.spend(s.arrival[m], now, r.cost(costs[m]))
+		}
 	}
+}
+
+// settle ends a request and corrects what it was charged here.
+func (s *state) settle(n *Node, requestID string, estimate, used Counts, now int64) {
+	h, live := s.live[requestID]
+	delete(s.live, requestID)
+	if !live || !h.charged {
+		return
+	}
+	for m, by := range n.corrections(estimate, used) {
+		if by != 0 {
+			s.arrival[m] = correct(s.arrival[m], now, by)
+		}
+	}
+}
+
+// corrections are what the node's meters change by, in microseconds, where an
+// estimate is replaced by what was used. The request itself stays counted.
+func (n *Node) corrections(estimate, used Counts) (by [meters]int64) {
+	before, after := estimate.all(), used.all()
+	for m, limit := range n.PerMinute.all() {
+		if limit > 0 && Meter(m) != RequestMeter && before[m] != after[m] {
+			r := rateOf(Meter(m), limit)
+			by[m] = r.cost(after[m]) - r.cost(before[m])
+		}
+	}
+	return by
 }
 
 // refuse turns the verdict into a refusal if the node has no room. Of several
 // refusals the one that takes longest to pass stays.
-func (v *Verdict) refuse(n Node, s *state, requestID string, now int64) {
+func (v *Verdict) refuse(n *Node, s *state, requestID string, estimate Counts, now int64) {
 	if _, again := s.live[requestID]; again {
 		return
 	}
-	if n.RequestsPerMinute > 0 {
-		if _, wait := rateOf(n.RequestsPerMinute).spend(s.arrival, now); wait > 0 && micros(wait) > v.Retry {
-			*v = Verdict{Node: n.ID, Retry: micros(wait)}
-			v.describe(n, s, now)
+	costs := estimate.all()
+	for m, limit := range n.PerMinute.all() {
+		if limit == 0 || costs[m] == 0 {
+			continue
+		}
+		r := rateOf(Meter(m), limit)
+		if _, wait := r.spend(s.arrival[m], now, r.cost(costs[m])); micros(wait) > v.Retry {
+			v.Admitted, v.Node, v.Slots, v.Meter, v.Retry = false, n.ID, false, Meter(m), micros(wait)
 		}
 	}
 	if n.Concurrency > 0 && len(s.live) >= n.Concurrency && slotRetry > v.Retry {
-		*v = Verdict{Node: n.ID, Slots: true, Retry: slotRetry}
-		v.describe(n, s, now)
+		v.Admitted, v.Node, v.Slots, v.Meter, v.Retry = false, n.ID, true, RequestMeter, slotRetry
 	}
 }
 
-// bind makes the node the one that a success reports, if it has least left.
-func (v *Verdict) bind(n Node, s *state, now int64) {
-	if n.RequestsPerMinute == 0 {
-		return
-	}
-	if left := int(rateOf(n.RequestsPerMinute).left(s.arrival, now)); v.Node == "" || left < v.Left {
-		v.Node = n.ID
-		v.describe(n, s, now)
+// describe tells what is left at the node, where that binds most closely. ahead
+// is how far its meters are ahead of now, in microseconds.
+func (v *Verdict) describe(n *Node, ahead [meters]int64) {
+	for m, limit := range n.PerMinute.all() {
+		if limit == 0 {
+			continue
+		}
+		left := rateOf(Meter(m), limit).allowance(ahead[m])
+		if Meter(m) == RequestMeter {
+			v.Requests = v.Requests.tighter(left)
+		} else {
+			v.Tokens = v.Tokens.tighter(left)
+		}
 	}
 }
 
-// describe fills in the state of the node's rate.
-func (v *Verdict) describe(n Node, s *state, now int64) {
-	if n.RequestsPerMinute == 0 {
-		return
+func (s *state) ahead(now int64) (ahead [meters]int64) {
+	for m, at := range s.arrival {
+		ahead[m] = at - now
 	}
-	v.Limit = n.RequestsPerMinute
-	v.Left = int(rateOf(n.RequestsPerMinute).left(s.arrival, now))
-	v.Reset = micros(max(0, s.arrival-now))
+	return ahead
 }

@@ -52,6 +52,11 @@ func guarantees() []guarantee {
 		{"the verdict names the node that binds most closely", tightestNode},
 		{"of several refusals the longest is told", longestRefusal},
 		{"nodes without limits are free", unlimited},
+		{"tokens are spent by the estimate and corrected to what was used, once", tokensCorrected},
+		{"too little of an estimate is a debt that later requests wait for", tokenDebt},
+		{"an estimate above the whole limit is admitted when nothing is spent", tokensAboveLimit},
+		{"tokens, uncached prompt and output are counted apart, and the tightest is told", tokenMeters},
+		{"of a hundred at once exactly as many get in as their tokens allow", exactTokens},
 		{"a node's slots and rate are its own", nodesApart},
 		{"tenants never meet", tenantsApart},
 		{"too many nodes are an error", tooManyNodes},
@@ -63,7 +68,7 @@ func exactSlots(t *testing.T, f Fixture) {
 }
 
 func exactRate(t *testing.T, f Fixture) {
-	race(t, f, []admission.Node{{ID: "key_a", RequestsPerMinute: 10}, {ID: "ten_a", RequestsPerMinute: 1000}}, false)
+	race(t, f, []admission.Node{{ID: "key_a", PerMinute: admission.Counts{Requests: 10}}, {ID: "ten_a", PerMinute: admission.Counts{Requests: 1000}}}, false)
 }
 
 func race(t *testing.T, f Fixture, nodes []admission.Node, slots bool) {
@@ -73,7 +78,7 @@ func race(t *testing.T, f Fixture, nodes []admission.Node, slots bool) {
 	var wg sync.WaitGroup
 	for i := range callers {
 		wg.Go(func() {
-			v, err := f.Store.Admit(t.Context(), fmt.Sprintf("req_%d", i), nodes)
+			v, err := f.Store.Admit(t.Context(), fmt.Sprintf("req_%d", i), nodes, one)
 			if err != nil {
 				t.Errorf("admit: %v", err)
 			}
@@ -96,8 +101,8 @@ func race(t *testing.T, f Fixture, nodes []admission.Node, slots bool) {
 }
 
 func allOrNone(t *testing.T, f Fixture) {
-	key := admission.Node{ID: "key_a", RequestsPerMinute: 2, Concurrency: 2}
-	team := admission.Node{ID: "ten_a", RequestsPerMinute: 1, Concurrency: 1}
+	key := admission.Node{ID: "key_a", PerMinute: admission.Counts{Requests: 2}, Concurrency: 2}
+	team := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Requests: 1}, Concurrency: 1}
 	must(t, f, true, "req_1", team)
 	for i := range 5 {
 		if v := must(t, f, false, fmt.Sprintf("req_refused_%d", i), key, team); v.Node != "ten_a" {
@@ -112,10 +117,10 @@ func allOrNone(t *testing.T, f Fixture) {
 }
 
 func idempotent(t *testing.T, f Fixture) {
-	node := admission.Node{ID: "ten_a", RequestsPerMinute: 2, Concurrency: 2}
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Requests: 2}, Concurrency: 2}
 	for range 3 {
-		if v := must(t, f, true, "req_1", node); v.Left != 1 {
-			t.Errorf("left = %d, want 1 after one request, however often it is repeated", v.Left)
+		if v := must(t, f, true, "req_1", node); v.Requests.Left != 1 {
+			t.Errorf("left = %d, want 1 after one request, however often it is repeated", v.Requests.Left)
 		}
 	}
 	must(t, f, true, "req_2", node)
@@ -123,7 +128,7 @@ func idempotent(t *testing.T, f Fixture) {
 }
 
 func idempotentWhenFull(t *testing.T, f Fixture) {
-	node := admission.Node{ID: "ten_a", RequestsPerMinute: 1, Concurrency: 1}
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Requests: 1}, Concurrency: 1}
 	must(t, f, true, "req_1", node)
 	must(t, f, false, "req_2", node)
 	must(t, f, true, "req_1", node)
@@ -151,7 +156,7 @@ func releaseTwice(t *testing.T, f Fixture) {
 }
 
 func releaseKeepsRate(t *testing.T, f Fixture) {
-	node := admission.Node{ID: "ten_a", RequestsPerMinute: 1, Concurrency: 1}
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Requests: 1}, Concurrency: 1}
 	must(t, f, true, "req_1", node)
 	release(t, f, "req_1", node)
 	if v := must(t, f, false, "req_2", node); v.Slots {
@@ -171,14 +176,14 @@ func slotExpires(t *testing.T, f Fixture) {
 // rateExact uses 600 a minute: one each 100 ms.
 func rateExact(t *testing.T, f Fixture) {
 	const interval = 100 * time.Millisecond
-	node := admission.Node{ID: "ten_a", RequestsPerMinute: 600}
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Requests: 600}}
 	start := time.Now()
 	for i := range 600 {
 		must(t, f, true, fmt.Sprintf("req_%d", i), node)
 	}
 	if f.Slack == 0 {
 		v := must(t, f, false, "req_over", node)
-		want := admission.Verdict{Node: "ten_a", Limit: 600, Reset: time.Minute, Retry: interval}
+		want := admission.Verdict{Node: "ten_a", Retry: interval, Requests: admission.Allowance{Limit: 600, Reset: time.Minute}}
 		if v != want {
 			t.Errorf("verdict = %+v, want %+v", v, want)
 		}
@@ -190,7 +195,7 @@ func rateExact(t *testing.T, f Fixture) {
 		must(t, f, true, "req_next", node)
 		must(t, f, false, "req_over", node)
 		f.Advance(time.Minute)
-		if v = must(t, f, true, "req_last", node); v.Left != 599 || v.Reset != interval {
+		if v = must(t, f, true, "req_last", node); v.Requests.Left != 599 || v.Requests.Reset != interval {
 			t.Errorf("after a minute: %+v, want 599 left and one interval to reset", v)
 		}
 		return
@@ -216,20 +221,20 @@ func rateExact(t *testing.T, f Fixture) {
 }
 
 func tightestNode(t *testing.T, f Fixture) {
-	key := admission.Node{ID: "key_a", RequestsPerMinute: 5}
-	team := admission.Node{ID: "ten_a", RequestsPerMinute: 3}
+	key := admission.Node{ID: "key_a", PerMinute: admission.Counts{Requests: 5}}
+	team := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Requests: 3}}
 	v := must(t, f, true, "req_1", key, team)
-	if v.Node != "ten_a" || v.Limit != 3 || v.Left != 2 {
+	if v.Requests.Limit != 3 || v.Requests.Left != 2 {
 		t.Errorf("verdict = %+v, want the tenant's 3 with 2 left", v)
 	}
-	if reset := 20 * time.Second; v.Reset > reset || v.Reset < reset-f.Slack {
-		t.Errorf("reset = %v, want %v", v.Reset, reset)
+	if reset := 20 * time.Second; v.Requests.Reset > reset || v.Requests.Reset < reset-f.Slack {
+		t.Errorf("reset = %v, want %v", v.Requests.Reset, reset)
 	}
 }
 
 func longestRefusal(t *testing.T, f Fixture) {
 	key := admission.Node{ID: "key_a", Concurrency: 1}
-	team := admission.Node{ID: "ten_a", RequestsPerMinute: 1}
+	team := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Requests: 1}}
 	must(t, f, true, "req_1", key, team)
 	v := must(t, f, false, "req_2", key, team)
 	if v.Node != "ten_a" || v.Slots || v.Retry < time.Minute-f.Slack {
@@ -251,13 +256,13 @@ func unlimited(t *testing.T, f Fixture) {
 
 func nodesApart(t *testing.T, f Fixture) {
 	team := admission.Node{ID: "ten_a"}
-	must(t, f, true, "req_1", admission.Node{ID: "key_a", RequestsPerMinute: 1, Concurrency: 1}, team)
-	must(t, f, true, "req_2", admission.Node{ID: "key_b", RequestsPerMinute: 1, Concurrency: 1}, team)
+	must(t, f, true, "req_1", admission.Node{ID: "key_a", PerMinute: admission.Counts{Requests: 1}, Concurrency: 1}, team)
+	must(t, f, true, "req_2", admission.Node{ID: "key_b", PerMinute: admission.Counts{Requests: 1}, Concurrency: 1}, team)
 }
 
 func tenantsApart(t *testing.T, f Fixture) {
 	for _, id := range []string{"ten_a", "ten_b"} {
-		tenant := admission.Node{ID: id, RequestsPerMinute: 1, Concurrency: 1}
+		tenant := admission.Node{ID: id, PerMinute: admission.Counts{Requests: 1}, Concurrency: 1}
 		must(t, f, true, "req_"+id, tenant)
 		must(t, f, false, "req_more_"+id, tenant)
 	}
@@ -268,14 +273,116 @@ func tooManyNodes(t *testing.T, f Fixture) {
 	for i := range nodes {
 		nodes[i] = admission.Node{ID: fmt.Sprintf("ten_%d", i), Concurrency: 1}
 	}
-	if v, err := f.Store.Admit(t.Context(), "req_1", nodes); err == nil || v.Admitted {
+	if v, err := f.Store.Admit(t.Context(), "req_1", nodes, one); err == nil || v.Admitted {
 		t.Errorf("verdict = %+v, error = %v, want an error", v, err)
+	}
+}
+
+// one is what a request costs where tokens don't matter.
+var one = admission.Counts{Requests: 1} //nolint:gochecknoglobals // never changed
+
+func spend(t *testing.T, f Fixture, id string, tokens int, nodes ...admission.Node) admission.Verdict {
+	t.Helper()
+	v, err := f.Store.Admit(t.Context(), id, nodes, admission.Counts{Requests: 1, Tokens: tokens})
+	if err != nil {
+		t.Fatalf("admit %s: %v", id, err)
+	}
+	return v
+}
+
+func use(t *testing.T, f Fixture, id string, estimate, used int, nodes ...admission.Node) {
+	t.Helper()
+	err := f.Store.Release(t.Context(), id, nodes, admission.Counts{Requests: 1, Tokens: estimate}, admission.Counts{Requests: 1, Tokens: used})
+	if err != nil {
+		t.Fatalf("release %s: %v", id, err)
+	}
+}
+
+// near reports whether so many tokens are left, but for what came back since.
+func near(left, want int, f Fixture, perMinute int) bool {
+	return left >= want && left <= want+int(f.Slack.Minutes()*float64(perMinute))+1
+}
+
+func tokensCorrected(t *testing.T, f Fixture) {
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Tokens: 1000}}
+	if v := spend(t, f, "req_1", 600, node); !v.Admitted || v.Tokens.Limit != 1000 || !near(v.Tokens.Left, 400, f, 1000) {
+		t.Errorf("verdict = %+v, want 400 of 1000 left", v)
+	}
+	if v := spend(t, f, "req_2", 600, node); f.Slack == 0 && (v.Admitted || v.Meter != admission.TokenMeter || v.Retry != 12*time.Second) {
+		t.Errorf("verdict = %+v, want a refusal for 12 s", v)
+	} else if v.Admitted {
+		use(t, f, "req_2", 600, 0, node)
+	}
+	for range 3 { // only the first counts
+		use(t, f, "req_1", 600, 100, node)
+	}
+	if v := spend(t, f, "req_3", 800, node); !v.Admitted || !near(v.Tokens.Left, 100, f, 1000) {
+		t.Errorf("verdict = %+v, want 100 left: 500 of the first came back", v)
+	}
+}
+
+func tokenDebt(t *testing.T, f Fixture) {
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Tokens: 60}}
+	spend(t, f, "req_1", 10, node)
+	use(t, f, "req_1", 10, 130, node)
+	v := spend(t, f, "req_2", 1, node)
+	if v.Admitted || v.Tokens.Left != 0 || v.Retry > 71*time.Second || v.Retry < 71*time.Second-f.Slack {
+		t.Errorf("verdict = %+v, want a wait of 71 s for a debt of 70 tokens and one more", v)
+	}
+}
+
+func tokensAboveLimit(t *testing.T, f Fixture) {
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Tokens: 100}}
+	if v := spend(t, f, "req_1", 250, node); !v.Admitted {
+		t.Errorf("verdict = %+v, want admission: it could never be admitted else", v)
+	}
+	if v := spend(t, f, "req_2", 1, node); v.Admitted {
+		t.Errorf("verdict = %+v, want a refusal: the first is in debt", v)
+	}
+}
+
+func tokenMeters(t *testing.T, f Fixture) {
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Requests: 1000, Tokens: 1000, Uncached: 800, Generated: 100}}
+	cost := admission.Counts{Requests: 1, Tokens: 150, Uncached: 100, Generated: 50}
+	v, err := f.Store.Admit(t.Context(), "req_1", []admission.Node{node}, cost)
+	if err != nil || !v.Admitted || v.Tokens.Limit != 100 || !near(v.Tokens.Left, 50, f, 100) || v.Requests.Limit != 1000 {
+		t.Errorf("verdict = %+v, %v, want the output's 100 with 50 left", v, err)
+	}
+	cost.Generated = 80
+	v, err = f.Store.Admit(t.Context(), "req_2", []admission.Node{node}, cost)
+	if f.Slack == 0 && (err != nil || v.Admitted || v.Meter != admission.GeneratedMeter) {
+		t.Errorf("verdict = %+v, %v, want a refusal for the output", v, err)
+	}
+}
+
+func exactTokens(t *testing.T, f Fixture) {
+	// Slow enough that nothing comes back during the race.
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Tokens: 10}}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	admitted := 0
+	for i := range 100 {
+		wg.Go(func() {
+			v, err := f.Store.Admit(t.Context(), fmt.Sprintf("req_%d", i), []admission.Node{node}, admission.Counts{Requests: 1, Tokens: 2})
+			if err != nil {
+				t.Errorf("admit: %v", err)
+			}
+			if v.Admitted {
+				mu.Lock()
+				admitted++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if admitted != 5 {
+		t.Errorf("admitted %d, want exactly 5", admitted)
 	}
 }
 
 func admit(t *testing.T, f Fixture, id string, nodes ...admission.Node) admission.Verdict {
 	t.Helper()
-	v, err := f.Store.Admit(t.Context(), id, nodes)
+	v, err := f.Store.Admit(t.Context(), id, nodes, one)
 	if err != nil {
 		t.Fatalf("admit %s: %v", id, err)
 	}
@@ -293,7 +400,7 @@ func must(t *testing.T, f Fixture, admitted bool, id string, nodes ...admission.
 
 func release(t *testing.T, f Fixture, id string, nodes ...admission.Node) {
 	t.Helper()
-	if err := f.Store.Release(t.Context(), id, nodes); err != nil {
+	if err := f.Store.Release(t.Context(), id, nodes, one, one); err != nil {
 		t.Fatalf("release %s: %v", id, err)
 	}
 }
