@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,10 +24,12 @@ import (
 	"weir/gateway"
 	"weir/gateway/admission"
 	"weir/gateway/catalogue"
+	"weir/gateway/media"
 	"weir/migrations"
 	"weir/responses"
 	"weir/scheduler/pool/keda"
 	"weir/tenants"
+	"weir/tenants/notify"
 )
 
 const (
@@ -47,6 +50,7 @@ type program struct {
 	limits      *admission.Redis // nil without Redis
 	responses   *responses.Postgres
 	sealer      *responses.Sealer
+	media       *media.Loader
 	server      *api.Server
 
 	background []func(context.Context) error // run until the last request is over
@@ -87,6 +91,9 @@ func (p *program) wire(ctx context.Context) error {
 		return err
 	}
 	if err := p.buildResponses(); err != nil {
+		return err
+	}
+	if err := p.buildMedia(); err != nil {
 		return err
 	}
 	p.buildAPI(registry) //nolint:contextcheck // its handlers have the contexts of their requests
@@ -224,12 +231,28 @@ func (p *program) buildResponses() error {
 	return nil
 }
 
+// buildMedia loads what requests name by address, and reads documents in
+// processes of this very program.
+func (p *program) buildMedia() error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find our own program: %w", err)
+	}
+	var client *http.Client
+	if p.cfg.MediaFetch != "off" {
+		dialer := notify.NewDialer(notify.Config{Allow: p.cfg.OutboundAllow, Ports: p.cfg.OutboundPorts})
+		client = notify.NewClient(dialer, notify.ClientConfig{Redirects: 3, UserAgent: "weir-media"})
+	}
+	p.media = media.NewLoader(p.log, client, media.NewExtractor(self, "weir", extractName))
+	return nil
+}
+
 func (p *program) buildAPI(registry *prometheus.Registry) {
 	p.server = api.New(p.log, api.Deps{
 		Config: api.Config{
 			MaxBody: p.cfg.MaxBody, TrustedProxies: p.cfg.TrustedProxies, OpsToken: p.cfg.OpsToken.Reveal(),
 		},
-		Keys: p.keys, Gateway: p.gateway, Queue: p.gateway, Responses: p.responses, Sealer: p.sealer,
+		Keys: p.keys, Gateway: p.gateway, Queue: p.gateway, Responses: p.responses, Sealer: p.sealer, Media: p.media,
 		Catalogue:  func() api.Catalogue { return p.catalogue.Snapshot() },
 		Registerer: registry, Gatherer: registry,
 		Checks: p.checks(),

@@ -56,6 +56,9 @@ type Config struct {
 	Masters        tenants.MasterKeys
 	CacheSalt      Secret // HMAC of the engines' cache_salt
 	TrustedProxies []netip.Prefix
+	MediaFetch     string         // on, off
+	OutboundAllow  []netip.Prefix // reachable for tenants though not public
+	OutboundPorts  []uint16
 	MaxBody        int64
 	AuthStale      time.Duration
 	KeepAlive      time.Duration
@@ -179,6 +182,18 @@ func parsePrefixes(v string) ([]netip.Prefix, error) {
 			return nil, fmt.Errorf("%q is neither an address nor a network", item)
 		}
 		out = append(out, p.Masked())
+	}
+	return out, nil
+}
+
+func parsePorts(v string) ([]uint16, error) {
+	var out []uint16
+	for _, item := range parseList(v) {
+		n, err := strconv.ParseUint(item, 10, 16)
+		if err != nil || n == 0 {
+			return nil, fmt.Errorf("%q is no port", item)
+		}
+		out = append(out, uint16(n))
 	}
 	return out, nil
 }

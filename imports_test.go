@@ -16,17 +16,18 @@ import (
 func allowedImports() map[string][]string {
 	return map[string][]string{
 		"weir": {
-			"api", "gateway", "gateway/admission", "gateway/catalogue", "billing", "tenants", "responses",
+			"api", "gateway", "gateway/admission", "gateway/catalogue", "gateway/media", "billing", "tenants", "tenants/notify", "responses",
 			"scheduler", "scheduler/pool", "scheduler/pool/keda", "scheduler/enginesim", "migrations", "migrations/pgserver",
 			"responses/eventlog",
 		},
-		"api":                     {"api/inference", "responses", "gateway", "gateway/catalogue", "billing", "tenants", "scheduler"},
-		"api/inference":           {"api/inference/jsonscan", "gateway", "gateway/catalogue", "tenants"},
+		"api":                     {"api/inference", "responses", "gateway", "gateway/catalogue", "gateway/media", "billing", "tenants", "scheduler"},
+		"api/inference":           {"api/inference/jsonscan", "gateway", "gateway/catalogue", "gateway/media", "tenants"},
 		"api/inference/jsonscan":  {},
 		"gateway":                 {"gateway/admission", "gateway/catalogue", "billing", "tenants", "scheduler", "scheduler/pool"},
 		"gateway/admission":       {},
+		"gateway/media":           {"tenants", "tenants/notify"},
 		"gateway/catalogue":       {"billing", "tenants", "scheduler", "scheduler/pickerconfig"},
-		"responses":               {"gateway", "gateway/catalogue", "billing", "tenants", "responses/eventlog"},
+		"responses":               {"gateway", "gateway/catalogue", "gateway/media", "billing", "tenants", "responses/eventlog"},
 		"responses/eventlog":      {},
 		"billing":                 {"tenants"},
 		"tenants":                 {},

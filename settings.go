@@ -54,6 +54,15 @@ func settings() []setting {
 			c.TrustedProxies, err = parsePrefixes(v)
 			return err
 		}},
+		{name: "media_fetch", help: "whether images and files that requests name by address are fetched: on or off", preset: "on", set: oneOf(func(c *Config) *string { return &c.MediaFetch }, "on", "off")},
+		{name: "outbound_allow", help: "addresses or networks that may be reached for tenants though they are not public", set: func(c *Config, v string) (err error) {
+			c.OutboundAllow, err = parsePrefixes(v)
+			return err
+		}},
+		{name: "outbound_ports", help: "ports that may be reached for tenants", preset: "80,443", set: func(c *Config, v string) (err error) {
+			c.OutboundPorts, err = parsePorts(v)
+			return err
+		}},
 		{name: "http_max_body", help: "cap on a decoded request body", preset: "32MiB", set: func(c *Config, v string) (err error) {
 			c.MaxBody, err = parseBytes(v)
 			return err

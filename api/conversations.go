@@ -51,6 +51,9 @@ func (s *Server) createConversation(x *exchange) error {
 	if err != nil {
 		return err
 	}
+	if err := s.loadItems(x, items); err != nil {
+		return err
+	}
 	c, err := s.kept.Converse(x.Request().Context(), x.owner(), metadata, items)
 	return s.answerConversation(x, c, err)
 }
@@ -94,6 +97,9 @@ func (s *Server) addItems(x *exchange) error {
 	if len(items) == 0 {
 		return &responses.Problem{Param: "items", Code: "missing_required_parameter", Message: "Missing required parameter: 'items'."}
 	}
+	if err := s.loadItems(x, items); err != nil {
+		return err
+	}
 	if err := s.kept.Say(x.Request().Context(), x.owner(), x.Param("id"), items); err != nil {
 		return notFound(err, "Conversation", x.Param("id"))
 	}
@@ -124,7 +130,7 @@ func (s *Server) getItem(x *exchange) error {
 		return notFound(err, "Item", x.Param("item"))
 	}
 	s.setProcessing(x)
-	return x.json(it.JSON)
+	return x.json(it.Shown())
 }
 
 func (s *Server) deleteItem(x *exchange) error {

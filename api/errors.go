@@ -10,6 +10,7 @@ import (
 
 	"weir/api/inference"
 	"weir/gateway"
+	"weir/gateway/media"
 	"weir/responses"
 	"weir/tenants"
 )
@@ -171,6 +172,7 @@ func (s *Server) failureOf(err error) failure {
 // causeOf classes the errors of others.
 func causeOf(err error) gateway.Cause {
 	httpError, _ := errors.AsType[*echo.HTTPError](err)
+	busy, _ := errors.AsType[*media.BusyError](err)
 	switch {
 	case errors.Is(err, tenants.ErrBadKey):
 		return badKey
@@ -180,6 +182,10 @@ func causeOf(err error) gateway.Cause {
 		return tenantSuspended
 	case errors.Is(err, tenants.ErrUnavailable):
 		return keysUnavailable
+	case busy != nil && busy.Own:
+		return gateway.TooManyAtOnce
+	case busy != nil:
+		return noRoom
 	case errors.Is(err, context.Canceled):
 		return gateway.ClientGone
 	case httpError != nil && httpError.Code == http.StatusNotFound:

@@ -27,16 +27,18 @@ type Responses interface {
 func (s *Server) newResponses(store Responses, sealer *responses.Sealer) *responses.Service {
 	return responses.New(responses.Deps{
 		Engine: s.gateway, Store: store, Sealer: sealer, Now: s.now,
-		Check: func(p *tenants.Principal, body []byte) (gateway.Call, []string, error) {
+		Media: s.media,
+		Check: func(ctx context.Context, p *tenants.Principal, body []byte) (gateway.Call, []string, error) {
 			req, err := s.parser.Parse(inference.Input{
-				Operation: gateway.Chat, Principal: p, Models: s.catalogue(), Body: body,
+				Operation: gateway.Chat, Principal: p, Models: s.catalogue(), Body: body, Media: s.loadFor(ctx, p),
 			})
 			return req.Call, req.Ignored, err
 		},
 		Dialect: func(model string) responses.Dialect {
 			if m, ok := s.catalogue().Lookup(model); ok {
 				return responses.Dialect{
-					Model: m.Name, Developer: m.Template.DeveloperRole,
+					NativeFiles: m.Files == catalogue.NativeFiles,
+					Model:       m.Name, Developer: m.Template.DeveloperRole,
 					Systems: m.Template.SystemMessages == catalogue.SystemAnywhere,
 				}
 			}

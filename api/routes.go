@@ -70,8 +70,11 @@ func (s *Server) infer(op gateway.Operation) func(*exchange) error {
 			return err
 		}
 		defer body.release()
+		ctx, release := s.keys.Guard(r.Context(), x.principal)
+		defer release()
 		req, err := s.parser.Parse(inference.Input{
 			Operation: op, Principal: x.principal, Models: s.catalogue(), Body: body.bytes, Alloc: body.alloc, Done: r.Context().Done(),
+			Media: s.loadFor(ctx, x.principal),
 		})
 		if err != nil {
 			return err
@@ -79,8 +82,6 @@ func (s *Server) infer(op gateway.Operation) func(*exchange) error {
 		req.Call.ID, req.Call.ClientRequestID = x.id, clientRequestID(r.Header)
 		req.Call.QueueTTL, req.Call.ReceivedAt = ttl, x.receivedAt
 		req.Call.Sent = body.release
-		ctx, release := s.keys.Guard(r.Context(), x.principal)
-		defer release()
 		out := s.newSink(x, req.Ignored)
 		defer out.close()
 		sink, err := s.keepChat(x, &req, out)

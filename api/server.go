@@ -16,6 +16,7 @@ import (
 	"weir/api/inference"
 	"weir/gateway"
 	"weir/gateway/catalogue"
+	"weir/gateway/media"
 	"weir/responses"
 )
 
@@ -50,6 +51,7 @@ type Deps struct {
 	Gateway   Runner
 	Responses Responses         // what /v1/responses keeps
 	Sealer    *responses.Sealer // of the reasoning that callers carry
+	Media     responses.Loader  // of what requests name by address; nil: nothing is fetched
 	Queue     Queue             // what /v1/queue shows; nil: nothing waits
 	Catalogue func() Catalogue  // the present snapshot
 	Now       func() time.Time  // nil: time.Now
@@ -75,6 +77,7 @@ type Server struct {
 	now       func() time.Time
 
 	parser  *inference.Parser
+	media   responses.Loader
 	answers map[gateway.Cause]answer
 	bodies  *bodies
 	badKeys *badKeys
@@ -100,9 +103,12 @@ func New(log *slog.Logger, d Deps) *Server {
 	}
 	s := &Server{
 		log: log, keys: d.Keys, gateway: d.Gateway, queue: d.Queue, catalogue: d.Catalogue, now: d.Now,
-		parser: inference.NewParser(), answers: answers(),
+		parser: inference.NewParser(), media: d.Media, answers: answers(),
 		bodies:  &bodies{limit: maxBody, room: newRoom(maxBodies), decoders: newDecoders()},
 		badKeys: newBadKeys(d.Now), proxies: d.Config.TrustedProxies, metrics: newMetrics(d.Registerer),
+	}
+	if s.media == nil {
+		s.media = media.NewLoader(log, nil, nil)
 	}
 	s.kept, s.responses = d.Responses, s.newResponses(d.Responses, d.Sealer)
 	s.public = s.newPublic()

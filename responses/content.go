@@ -15,18 +15,28 @@ func textsOf(parts gjson.Result) []string {
 			texts = append(texts, inner(part.Get("text").Raw))
 		case "refusal":
 			texts = append(texts, inner(part.Get("refusal").Raw))
+		case "input_file":
+			if text := part.Get(loadedText); text.Exists() {
+				texts = append(texts, inner(text.Raw))
+			}
 		}
 		return true
 	})
 	return texts
 }
 
-// imagesOf lists the images of an array of parts, as Chat has them.
+// imagesOf lists the images of an array of parts, and the files that are no
+// text, as Chat has them.
 func imagesOf(parts gjson.Result) []string {
 	var images []string
 	parts.ForEach(func(_, part gjson.Result) bool {
-		if part.Get("type").Str == "input_image" {
+		switch part.Get("type").Str {
+		case "input_image":
 			images = append(images, imagePart(part))
+		case "input_file":
+			if !part.Get(loadedText).Exists() {
+				images = append(images, filePart(part))
+			}
 		}
 		return true
 	})
@@ -38,7 +48,11 @@ func imagePart(part gjson.Result) string {
 	if d := part.Get("detail").Str; d != "" && d != "auto" {
 		detail = `,"detail":"` + d + `"`
 	}
-	return `{"type":"image_url","image_url":{"url":` + part.Get("image_url").Raw + detail + `}}`
+	url := part.Get(loadedURL)
+	if !url.Exists() {
+		url = part.Get("image_url")
+	}
+	return `{"type":"image_url","image_url":{"url":` + url.Raw + detail + `}}`
 }
 
 // contentOf renders the parts of a message for Chat: a text where all of them
@@ -52,6 +66,10 @@ func contentOf(parts gjson.Result) string {
 			plain = false
 			chat = append(chat, imagePart(part))
 		case "input_file":
+			if text := part.Get(loadedText); text.Exists() {
+				chat = append(chat, `{"type":"text","text":`+text.Raw+`}`)
+				break
+			}
 			plain = false
 			chat = append(chat, filePart(part))
 		default:
@@ -67,9 +85,16 @@ func contentOf(parts gjson.Result) string {
 
 func filePart(part gjson.Result) string {
 	b := `{"type":"file","file":{`
-	for _, name := range []string{"filename", "file_data", "file_url"} {
+	if v := part.Get("filename"); v.Exists() {
+		b += `"filename":` + v.Raw + `,`
+	}
+	for _, name := range []string{loadedURL, "file_data", "file_url"} {
 		if v := part.Get(name); v.Exists() {
+			if name == loadedURL {
+				name = "file_data"
+			}
 			b += `"` + name + `":` + v.Raw + `,`
+			break
 		}
 	}
 	return strings.TrimSuffix(b, ",") + `}}`

@@ -47,7 +47,7 @@ func List(page []Item, more bool) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, it.JSON...)
+		b = append(b, it.Shown()...)
 	}
 	first, last := "null", "null"
 	if len(page) > 0 {

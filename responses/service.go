@@ -25,11 +25,12 @@ type Deps struct {
 	Sealer *Sealer
 	// Check makes a call of the body of a Chat request, as it would be made of
 	// a caller's own. It names the members that have no effect.
-	Check func(p *tenants.Principal, body []byte) (call gateway.Call, ignored []string, err error)
+	Check func(ctx context.Context, p *tenants.Principal, body []byte) (call gateway.Call, ignored []string, err error)
 	// Dialect says what the chat template of a model can take.
 	Dialect func(model string) Dialect
 	// Explain turns the error of an exchange into words for the caller.
 	Explain func(err error) Failure
+	Media   Loader
 	Now     func() time.Time
 }
 
@@ -105,11 +106,14 @@ func (s *Service) begin(ctx context.Context, from Caller, c *Create) (*Run, erro
 	dialect.Open = func(sealed string) (string, bool) {
 		return s.deps.Sealer.Open(from.Principal.Tenant, c.Model, sealed)
 	}
+	if err := LoadMedia(ctx, s.deps.Media, from.Principal.Tenant, "input", c.Input, dialect.NativeFiles); err != nil {
+		return nil, err
+	}
 	body, err := c.Chat(r.history.Items, dialect)
 	if err != nil {
 		return nil, err
 	}
-	call, ignored, err := s.deps.Check(from.Principal, body)
+	call, ignored, err := s.deps.Check(ctx, from.Principal, body)
 	if err != nil {
 		return nil, err
 	}

@@ -129,7 +129,7 @@ func newDesk(t *testing.T, engine *script) *desk {
 	d := &desk{engine: engine, store: &memory{records: map[string]*Record{}}}
 	d.service = New(Deps{
 		Engine: engine, Store: d.store, Sealer: sealer,
-		Check: func(p *tenants.Principal, body []byte) (gateway.Call, []string, error) {
+		Check: func(_ context.Context, p *tenants.Principal, body []byte) (gateway.Call, []string, error) {
 			return gateway.Call{Principal: p, Operation: gateway.Chat, Fields: body}, nil, nil
 		},
 		Dialect: func(string) Dialect { return Dialect{} },

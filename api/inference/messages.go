@@ -1,10 +1,6 @@
 package inference
 
-import (
-	"bytes"
-
-	"weir/api/inference/jsonscan"
-)
+import "weir/api/inference/jsonscan"
 
 // Bounds of a conversation.
 const (
@@ -155,15 +151,17 @@ func (p *parse) readContent() {
 func (p *parse) readPart() {
 	var kind string
 	var has payload
+	var file fileMembers
+	edits := len(p.edits)
 	at := p.object("messages[].content[]", func(name []byte) bool {
 		switch member := payloadOf(string(name)); {
 		case string(name) == "type":
-			kind = p.readWord("text", "image_url", "input_audio", "audio_url", "video_url", "refusal")
+			kind = p.readWord("text", "image_url", "input_audio", "audio_url", "video_url", "file", "refusal")
 		case member == 0:
 			return false
 		default:
 			has |= member
-			p.readPayload(member)
+			p.readPayload(member, &file)
 		}
 		return true
 	})
@@ -175,6 +173,8 @@ func (p *parse) readPart() {
 		p.missing(at, kind)
 	case has != payloadOf(kind):
 		p.refuse(at, codeValue, "%s has members that don't belong to the type %q.", kind)
+	case has == document:
+		p.addFile(at, edits, file)
 	}
 }
 
@@ -188,6 +188,7 @@ const (
 	sound
 	video
 	recording
+	document
 )
 
 func payloadOf(name string) payload {
@@ -204,48 +205,23 @@ func payloadOf(name string) payload {
 		return video
 	case "input_audio":
 		return recording
+	case "file":
+		return document
 	default:
 		return 0
 	}
 }
 
-func (p *parse) readPayload(member payload) {
+func (p *parse) readPayload(member payload, file *fileMembers) {
 	switch member {
 	case image, sound, video:
-		p.readMedia()
+		p.readMedia(member)
+	case document:
+		p.readFile(file)
 	case recording:
 		p.readRecording()
 	default:
 		p.readString()
-	}
-}
-
-// readMedia reads {url, detail}. An engine would fetch an address by itself,
-// from inside our network: only data travels in a request.
-func (p *parse) readMedia() {
-	url := false
-	at := p.object("messages[].content[].url", func(name []byte) bool {
-		switch string(name) {
-		case "url":
-			url = true
-			p.readDataURL()
-		case "detail":
-			p.readWord("auto", "low", "high", "original")
-		default:
-			return false
-		}
-		return true
-	})
-	p.need(at, "url", url)
-}
-
-func (p *parse) readDataURL() {
-	if !p.expect(jsonscan.String) {
-		return
-	}
-	at := p.Offset()
-	if text := p.Text(); p.Err() == nil && !bytes.HasPrefix(text, []byte("data:")) {
-		p.refuse(at, codeUnsupported, "%s must be a data: URL. Media are not fetched from addresses; send their bytes.")
 	}
 }
 
@@ -264,6 +240,7 @@ func (p *parse) readRecording() {
 		return true
 	})
 	p.need(at, "data", data)
+	p.addRecording(at)
 }
 
 // readToolCall reads a call that the assistant made in an earlier turn.

@@ -66,7 +66,7 @@ func TestMessages(t *testing.T) {
 		{name: "too many parts", message: `{"role":"user","content":[` + strings.Repeat(`{"type":"text","text":"a"},`, maxParts) + `{"type":"text","text":"a"}]}`, code: codeArrayLong, param: ".content"},
 		{name: "a string as part", message: `{"role":"user","content":["x"]}`, code: codeType, param: ".content[0]"},
 		{name: "a part without type", message: `{"role":"user","content":[{"text":"x"}]}`, code: codeMissing, param: ".content[0].type"},
-		{name: "an unknown part", message: `{"role":"user","content":[{"type":"file","file":{}}]}`, code: codeUnsupported, param: ".content[0].type"},
+		{name: "an unknown part", message: `{"role":"user","content":[{"type":"spreadsheet","spreadsheet":{}}]}`, code: codeUnsupported, param: ".content[0].type"},
 		{name: "embeddings as a part", message: `{"role":"user","content":[{"type":"image_embeds","image_embeds":"x"}]}`, code: codeUnsupported, param: ".content[0].type"},
 		{name: "a part without its text", message: `{"role":"user","content":[{"type":"text"}]}`, code: codeMissing, param: ".content[0].text"},
 		{name: "a part of two types", message: `{"role":"user","content":[{"type":"text","text":"x","image_url":{"url":` + png + `}}]}`, code: codeValue, param: ".content[0]"},

@@ -12,6 +12,7 @@ import (
 	"weir/api/inference/jsonscan"
 	"weir/gateway"
 	"weir/gateway/catalogue"
+	"weir/gateway/media"
 	"weir/tenants"
 )
 
@@ -28,6 +29,9 @@ type Input struct {
 	Body      []byte
 	// Done is closed when the caller leaves; nil is never.
 	Done <-chan struct{}
+	// Media loads what the body names by address, and the text of files. Nil
+	// loads nothing: both are refused.
+	Media func(sources []media.Source) ([]media.Loaded, error)
 	// Alloc gives n bytes for what has to be rewritten; nil uses make.
 	Alloc func(n int) []byte
 }
@@ -63,7 +67,8 @@ func NewParser() *Parser {
 }
 
 // Parse checks a body against the operation's policy. A fault of the caller's
-// is a *Problem; of one who leaves while it waits, the error is context.Canceled.
+// is a *Problem; of one who leaves while it waits, the error is context.Canceled;
+// other errors of Input.Media pass.
 func (ps *Parser) Parse(in Input) (Request, error) {
 	p, _ := ps.pool.Get().(*parse)
 	defer func() {
@@ -97,6 +102,7 @@ type parse struct {
 	members []member
 	edits   []edit // within kept members, in order
 	ignored []string
+	media   []medium
 
 	maxTokens           int
 	maxCompletionTokens int
@@ -211,6 +217,7 @@ func (p *parse) settle() {
 	p.settleRoles(model)
 	p.settleTools()
 	p.settleFormat()
+	p.settleMedia() // last: what is refused anyway is not fetched
 }
 
 func required(op gateway.Operation) []string { return []string{"model", promptMember(op)} }

@@ -26,6 +26,8 @@ type Model struct {
 	TemplateKeys []string   `yaml:"chat_template_kwargs,omitempty"` // keys of chat_template_kwargs that callers may set
 	Template     Template   `yaml:"template,omitempty"`
 	Efforts      []string   `yaml:"reasoning_efforts,omitempty"` // that it knows; empty: none, low, medium, high
+	Modalities   []string   `yaml:"modalities,omitempty"`        // that it takes: text, image, audio, video; empty: not known, its engine decides
+	Files        string     `yaml:"files,omitempty"`             // text, native; empty: text
 	ShutdownDate *time.Time `yaml:"shutdown_date,omitempty"`
 }
 

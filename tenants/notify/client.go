@@ -46,7 +46,7 @@ func NewClient(d *Dialer, c ClientConfig) *http.Client {
 // CheckURL refuses what is no plain http or https URL. Which address it leads
 // to is for the dialer to judge.
 func CheckURL(u *url.URL) error {
-	refused := func(reason string) error { return &RefusedError{Target: u.Redacted(), Reason: reason} }
+	refused := func(reason string) error { return &RefusedError{Target: site(u), Reason: reason} }
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https":
 		return refused("neither http nor https")
@@ -58,6 +58,9 @@ func CheckURL(u *url.URL) error {
 		return nil
 	}
 }
+
+// site is a URL as far as it may be logged: paths and queries can have secrets.
+func site(u *url.URL) string { return u.Scheme + "://" + u.Host }
 
 // guard checks every request, the first and those of redirects alike.
 type guard struct {
@@ -90,7 +93,7 @@ func checkRedirect(req *http.Request, via []*http.Request, most int) error {
 		return errRedirects
 	}
 	if req.URL.Scheme != "https" && via[len(via)-1].URL.Scheme == "https" {
-		return &RefusedError{Target: req.URL.Redacted(), Reason: "a redirect from https to http"}
+		return &RefusedError{Target: site(req.URL), Reason: "a redirect from https to http"}
 	}
 	req.Header.Del("Referer") // the address before may have a secret in its query
 	return nil
