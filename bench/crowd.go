@@ -30,7 +30,7 @@ func room(n int) (int, error) {
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return 0, err
 	}
-	return min(n, (int(limit.Max)-spareFiles)/2), nil //nolint:gosec // it is below want
+	return min(n, (int(limit.Max)-spareFiles)/2), nil
 }
 
 // holdCrowd opens all of the streams that a gateway is to carry at once, on the

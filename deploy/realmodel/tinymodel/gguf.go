@@ -35,8 +35,11 @@ func put(b *bytes.Buffer, numbers ...any) {
 	}
 }
 
+// length is a number of things as the format writes it.
+func length(n int) uint64 { return uint64(n) } //nolint:gosec // never negative
+
 func putString(b *bytes.Buffer, s string) {
-	put(b, uint64(len(s)))
+	put(b, length(len(s)))
 	b.WriteString(s)
 }
 
@@ -66,9 +69,9 @@ func (f *file) flag(name string, v bool) {
 	put(&f.meta, v)
 }
 
-func (f *file) list(name string, kind uint32, length int) {
+func (f *file) list(name string, kind uint32, n int) {
 	f.key(name, typeArray)
-	put(&f.meta, kind, uint64(length))
+	put(&f.meta, kind, length(n))
 }
 
 // tensor adds rows*columns values, row by row. A vector has one row.
@@ -76,11 +79,11 @@ func (f *file) tensor(name string, columns, rows int, values []float32) {
 	f.tensors++
 	putString(&f.infos, name)
 	if rows == 1 {
-		put(&f.infos, uint32(1), uint64(columns))
+		put(&f.infos, uint32(1), length(columns))
 	} else {
-		put(&f.infos, uint32(2), uint64(columns), uint64(rows))
+		put(&f.infos, uint32(2), length(columns), length(rows))
 	}
-	put(&f.infos, uint32(0), uint64(f.data.Len())) // type: 32-bit floats
+	put(&f.infos, uint32(0), length(f.data.Len())) // type: 32-bit floats
 	for _, v := range values {
 		put(&f.data, math.Float32bits(v))
 	}
@@ -95,7 +98,7 @@ func (f *file) bytes() []byte {
 	var b bytes.Buffer
 	b.WriteString("GGUF")
 	put(&b, uint32(3))
-	put(&b, uint64(f.tensors), uint64(f.pairs))
+	put(&b, length(f.tensors), length(f.pairs))
 	b.Write(f.meta.Bytes())
 	b.Write(f.infos.Bytes())
 	pad(&b)

@@ -98,7 +98,7 @@ func describe(f *file, tokens []token) {
 	f.number("llama.attention.head_count_kv", heads)
 	f.number("llama.rope.dimension_count", width/heads)
 	f.float("llama.attention.layer_norm_rms_epsilon", 1e-5)
-	f.number("llama.vocab_size", uint32(len(tokens)))
+	f.number("llama.vocab_size", uint32(len(tokens))) //nolint:gosec // some hundreds
 
 	f.text("tokenizer.ggml.model", "llama")
 	f.list("tokenizer.ggml.tokens", typeString, len(tokens))

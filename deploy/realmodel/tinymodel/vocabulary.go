@@ -61,7 +61,7 @@ func vocabulary() []token {
 		at[text] = len(tokens)
 		tokens = append(tokens, token{text: text, score: -float32(len(tokens)), kind: normalToken, bias: bias})
 	}
-	for _, word := range strings.Fields(words) {
+	for word := range strings.FieldsSeq(words) {
 		word = space + word
 		for i := range word {
 			if i > len(space) {
