@@ -47,10 +47,12 @@ func TestAChatIsKeptWithItsReceipt(t *testing.T) {
 		t.Errorf("kept what nobody asked for: %d %s", status, got.Raw)
 	}
 	_, got = ask(t, http.MethodGet, second+at+"?metadata[topic]=weirs&model=sim-chat", in.key, "")
+	described(t, "ChatCompletionList", got)
 	if got.Get("data.#.id").Raw != `["`+said.Get("id").Str+`"]` {
 		t.Errorf("listed %s", got.Raw)
 	}
 	_, got = ask(t, http.MethodGet, second+at+"/"+streamed+"/messages", in.key, "")
+	described(t, "MessageList", got)
 	if got.Get("data.0.content").Str != "of rivers" {
 		t.Errorf("messages %s", got.Raw)
 	}

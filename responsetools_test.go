@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/tidwall/gjson"
 )
 
@@ -30,6 +31,14 @@ func ask(t *testing.T, method, url, key, body string) (int, gjson.Result) {
 	return res.StatusCode, gjson.ParseBytes(raw)
 }
 
+// described holds an answer to a schema of the published description.
+func described(t *testing.T, schema string, v gjson.Result) {
+	t.Helper()
+	if err := loadSchemas(t, "api/inference/openapi.yaml")[schema].Value.VisitJSON(v.Value(), openapi3.EnableJSONSchema2020()); err != nil {
+		t.Errorf("%s is no %s: %v", v.Raw, schema, err)
+	}
+}
+
 func TestACountIsWhatTheEngineThenCharges(t *testing.T) {
 	t.Parallel()
 	in := install(t)
@@ -38,6 +47,7 @@ func TestACountIsWhatTheEngineThenCharges(t *testing.T) {
 	body := `{"model":"sim-chat","input":"and then?","previous_response_id":"` + one.Get("id").Str + `","tools":[{"type":"function","name":"f","parameters":{"type":"object"}}],"tool_choice":"none"`
 	status, counted := ask(t, http.MethodPost, url+"/v1/responses/input_tokens", in.key, body+`}`)
 	_, two := respond(t, url, in.key, body+`,"max_output_tokens":16}`)
+	described(t, "InputTokens", counted)
 	if n := counted.Get("input_tokens").Int(); status != http.StatusOK || n == 0 || n != two.Get("usage.input_tokens").Int() {
 		t.Errorf("counted %d %s, charged %s", status, counted.Raw, two.Get("usage").Raw)
 	}
@@ -51,6 +61,7 @@ func TestACompactionIsBilledAndGoneOnFrom(t *testing.T) {
 	if status != http.StatusOK || c.Get("output.#.type").Raw != `["message","message","compaction"]` || c.Get("usage.output_tokens").Int() == 0 {
 		t.Fatalf("%d %s", status, c.Raw)
 	}
+	described(t, "Compaction", c)
 	if status, got := call(t, http.MethodGet, url+"/v1/responses/"+c.Get("id").Str, in.key); status != http.StatusNotFound {
 		t.Errorf("a compaction is kept: %d %s", status, got.Raw)
 	}

@@ -39,6 +39,7 @@ func play(t testing.TB, s *stream, chunks ...string) *oracle {
 	if err := o.read(s.out); err != nil {
 		t.Fatalf("%v\n%s", err, s.out)
 	}
+	checkSchemas(t, s.out)
 	return o
 }
 
@@ -332,6 +333,7 @@ func FuzzStream(f *testing.F) {
 		if err := (&oracle{}).read(s.out); err != nil {
 			t.Fatalf("%v\n%s", err, s.out)
 		}
+		checkSchemas(t, s.out)
 		if !json.Valid(s.object()) {
 			t.Fatalf("not JSON: %s", s.object())
 		}
