@@ -27,6 +27,7 @@ import (
 	"weir/gateway/media"
 	"weir/migrations"
 	"weir/responses"
+	"weir/responses/eventlog"
 	"weir/scheduler/pool/keda"
 	"weir/tenants"
 	"weir/tenants/notify"
@@ -49,6 +50,8 @@ type program struct {
 	gateway     *gateway.Gateway
 	limits      *admission.Redis // nil without Redis
 	responses   *responses.Postgres
+	runs        responses.BackgroundDeps
+	jobs        *jobs
 	sealer      *responses.Sealer
 	media       *media.Loader
 	server      *api.Server
@@ -97,7 +100,8 @@ func (p *program) wire(ctx context.Context) error {
 		return err
 	}
 	p.buildAPI(registry) //nolint:contextcheck // its handlers have the contexts of their requests
-	return nil
+	p.background = append(p.background, p.server.Background().Run, p.jobs.Run)
+	return p.jobs.start(p.server.Background(), p.cfg.BackgroundRuns)
 }
 
 // complete checks what serving needs beyond what commands need.
@@ -228,6 +232,15 @@ func (p *program) buildResponses() error {
 		return err
 	}
 	p.responses = responses.NewPostgres(p.app, vault, historyBytes, time.Now)
+	events, err := p.buildEvents()
+	if err != nil {
+		return err
+	}
+	p.jobs = &jobs{log: p.log, worker: p.worker}
+	p.runs = responses.BackgroundDeps{
+		Runs: responses.NewRuns(p.worker, p.responses), Events: events, Vault: vault, Keys: p.keys,
+		Enqueue: p.jobs.enqueueRun, PerTenant: max(1, p.cfg.BackgroundRuns/4),
+	}
 	return nil
 }
 
@@ -247,12 +260,27 @@ func (p *program) buildMedia() error {
 	return nil
 }
 
+// buildEvents keeps events in process for one replica, in Redis for several.
+func (p *program) buildEvents() (responses.Events, error) {
+	if p.cfg.RedisURL == "" {
+		return eventlog.NewMemory(eventlog.Config{}, time.Now), nil
+	}
+	client, err := openRedis(p.cfg)
+	if err != nil {
+		return nil, err
+	}
+	p.closers = append(p.closers, client.Close)
+	events := eventlog.NewRedis(p.log, client, eventlog.Config{})
+	p.background = append(p.background, events.Run)
+	return events, nil
+}
+
 func (p *program) buildAPI(registry *prometheus.Registry) {
 	p.server = api.New(p.log, api.Deps{
 		Config: api.Config{
 			MaxBody: p.cfg.MaxBody, TrustedProxies: p.cfg.TrustedProxies, OpsToken: p.cfg.OpsToken.Reveal(),
 		},
-		Keys: p.keys, Gateway: p.gateway, Queue: p.gateway, Responses: p.responses, Sealer: p.sealer, Media: p.media,
+		Keys: p.keys, Gateway: p.gateway, Queue: p.gateway, Responses: p.responses, Sealer: p.sealer, Media: p.media, Background: p.runs,
 		Catalogue:  func() api.Catalogue { return p.catalogue.Snapshot() },
 		Registerer: registry, Gatherer: registry,
 		Checks: p.checks(),
@@ -287,6 +315,7 @@ func (p *program) checks() []api.Check {
 			}
 			return nil
 		}},
+		{Name: "jobs", Run: p.jobs.check},
 		{Name: "catalogue", Vital: true, Run: func(context.Context) error {
 			if len(p.catalogue.Snapshot().Models()) == 0 {
 				return errors.New("no model is on sale: apply a catalogue with `weir apply -f`")

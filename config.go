@@ -64,6 +64,7 @@ type Config struct {
 	KeepAlive      time.Duration
 	DrainTimeout   time.Duration
 	Replicas       int
+	BackgroundRuns int // that this replica makes at once
 	FairnessIDs    int // that metrics show
 	Tenant         string
 	LogLevel       string

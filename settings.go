@@ -78,6 +78,14 @@ func settings() []setting {
 			c.Replicas = n
 			return nil
 		}},
+		{name: "background_runs", help: "background responses that this replica makes at once, a tenant at most a quarter of them; they wait in the scheduler's queue, too", preset: "64", set: func(c *Config, v string) error {
+			n, err := strconv.Atoi(v)
+			if err != nil || n < 1 || n > maxBackgroundRuns {
+				return fmt.Errorf("must be a whole number from 1 to %d", maxBackgroundRuns)
+			}
+			c.BackgroundRuns = n
+			return nil
+		}},
 		{name: "metrics_fairness_ids", help: "how many tenants metrics tell apart, by their fairness ids; the rest are one, \"other\"", preset: "1000", set: func(c *Config, v string) error {
 			n, err := strconv.Atoi(v)
 			if err != nil || n < 0 || n > maxFairnessIDs {
@@ -94,6 +102,9 @@ func settings() []setting {
 
 // maxFairnessIDs bounds what metrics take of memory.
 const maxFairnessIDs = 1000
+
+// maxBackgroundRuns is how many the job queue fetches at most.
+const maxBackgroundRuns = 10_000
 
 func (s setting) env() string { return "WEIR_" + strings.ToUpper(s.name) }
 

@@ -72,6 +72,9 @@ func (s *Server) createResponse(x *exchange) error {
 	if err != nil {
 		return err
 	}
+	if create.Background {
+		return s.orderResponse(ctx, x, run)
+	}
 	return s.answerRun(ctx, x, run)
 }
 
@@ -138,6 +141,9 @@ func (s *Server) answerRun(ctx context.Context, x *exchange, run *responses.Run)
 
 // getResponse shows a kept response.
 func (s *Server) getResponse(x *exchange) error {
+	if s.background != nil && x.Request().URL.Query().Get("stream") == "true" {
+		return s.resumeResponse(x)
+	}
 	object, err := s.kept.Object(x.Request().Context(), x.owner(), x.Param("id"))
 	if err != nil {
 		return notFound(err, "Response", x.Param("id"))
@@ -148,7 +154,11 @@ func (s *Server) getResponse(x *exchange) error {
 
 func (s *Server) deleteResponse(x *exchange) error {
 	id := x.Param("id")
-	if err := s.kept.Delete(x.Request().Context(), x.owner(), id); err != nil {
+	remove := s.kept.Delete
+	if s.background != nil {
+		remove = s.background.Delete
+	}
+	if err := remove(x.Request().Context(), x.owner(), id); err != nil {
 		return notFound(err, "Response", x.Param("id"))
 	}
 	return s.answerJSON(x, deleted{ID: id, Object: "response", Deleted: true})

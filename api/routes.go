@@ -32,6 +32,7 @@ func (s *Server) routes() []route {
 		{http.MethodPost, "/v1/responses/compact", tenants.ScopeResponses, s.compact},
 		{http.MethodGet, "/v1/responses/:id", tenants.ScopeResponses, s.getResponse},
 		{http.MethodDelete, "/v1/responses/:id", tenants.ScopeResponses, s.deleteResponse},
+		{http.MethodPost, "/v1/responses/:id/cancel", tenants.ScopeResponses, s.cancelResponse},
 		{http.MethodGet, "/v1/responses/:id/input_items", tenants.ScopeResponses, s.listInput},
 		{http.MethodGet, "/v1/queue", tenants.ScopeQueueRead, s.listQueue},
 	}, slices.Concat(s.conversationRoutes(tenants.ScopeResponses), s.chatRoutes(tenants.ScopeChat))...)

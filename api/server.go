@@ -52,9 +52,12 @@ type Deps struct {
 	Responses Responses         // what /v1/responses keeps
 	Sealer    *responses.Sealer // of the reasoning that callers carry
 	Media     responses.Loader  // of what requests name by address; nil: nothing is fetched
-	Queue     Queue             // what /v1/queue shows; nil: nothing waits
-	Catalogue func() Catalogue  // the present snapshot
-	Now       func() time.Time  // nil: time.Now
+	// Background makes responses outlive their requests; without Runs there are
+	// none.
+	Background responses.BackgroundDeps
+	Queue      Queue            // what /v1/queue shows; nil: nothing waits
+	Catalogue  func() Catalogue // the present snapshot
+	Now        func() time.Time // nil: time.Now
 
 	Registerer prometheus.Registerer // for the server's own metrics; nil: none are kept
 	Gatherer   prometheus.Gatherer   // what /metrics shows; nil: nothing
@@ -67,14 +70,15 @@ type Deps struct {
 
 // Server has the public and the operator's listener.
 type Server struct {
-	log       *slog.Logger
-	keys      Authenticator
-	gateway   Runner
-	responses *responses.Service
-	kept      Responses
-	queue     Queue
-	catalogue func() Catalogue
-	now       func() time.Time
+	log        *slog.Logger
+	keys       Authenticator
+	gateway    Runner
+	responses  *responses.Service
+	kept       Responses
+	background *responses.Background // nil: there is none
+	queue      Queue
+	catalogue  func() Catalogue
+	now        func() time.Time
 
 	parser  *inference.Parser
 	media   responses.Loader
@@ -111,10 +115,17 @@ func New(log *slog.Logger, d Deps) *Server {
 		s.media = media.NewLoader(log, nil, nil)
 	}
 	s.kept, s.responses = d.Responses, s.newResponses(d.Responses, d.Sealer)
+	if d.Background.Runs != nil {
+		s.background = responses.NewBackground(log, s.responses, d.Background)
+	}
 	s.public = s.newPublic()
 	s.ops = s.newOps(d)
 	return s
 }
+
+// Background is what makes responses outlive their requests: its jobs and its
+// Run are the caller's to run. Nil without Deps.Background.
+func (s *Server) Background() *responses.Background { return s.background }
 
 // Handler serves the public API.
 func (s *Server) Handler() http.Handler { return s.public }

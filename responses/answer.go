@@ -75,7 +75,9 @@ func (a *answer) Fail(err error) {
 	a.run.mu.Lock()
 	defer a.run.mu.Unlock()
 	s := a.run.stream
-	s.fail(a.run.service.deps.Explain(err))
+	if !a.run.create.Background || s.state.status != Cancelled { // which is what is stored then
+		s.fail(a.run.service.deps.Explain(err))
+	}
 	s.terminal()
 	_ = a.flush() // whether the caller still listens changes nothing
 }

@@ -26,7 +26,7 @@ func (s *Service) Compact(ctx context.Context, from Caller, c *Create) (*Run, er
 	c.Store, c.Stream, c.Background = false, false, false
 	c.tools, c.choice = &toolset{}, choice{echo: `"auto"`}
 	c.Input = append(c.Input, textMessage("user", summarise))
-	r, err := s.begin(ctx, from, c)
+	r, err := s.begin(ctx, from, c, NewID(), s.deps.Now())
 	if err != nil {
 		return nil, err
 	}

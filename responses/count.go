@@ -5,7 +5,7 @@ import "context"
 // Count asks the model's server how many tokens the request's whole context
 // is, with what it goes on from. Nothing runs and nothing is kept.
 func (s *Service) Count(ctx context.Context, from Caller, c *Create) (int64, error) {
-	r, err := s.begin(ctx, from, c)
+	r, err := s.begin(ctx, from, c, NewID(), s.deps.Now())
 	if err != nil {
 		return 0, err
 	}

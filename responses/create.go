@@ -27,6 +27,7 @@ type Create struct {
 	CacheKey string
 	Ignored  []string // members that have no effect, for x-weir-ignored
 
+	body   []byte // of the request
 	raw    members
 	tools  *toolset
 	choice choice
@@ -40,7 +41,7 @@ func ParseCreate(body []byte) (*Create, error) {
 	if !v.IsObject() {
 		return nil, problem("", "", "The body must be a JSON object.")
 	}
-	c := &Create{raw: membersOf(v), Store: true}
+	c := &Create{body: body, raw: membersOf(v), Store: true}
 	for _, read := range []func(*Create) error{
 		(*Create).readRefused, (*Create).readModel, (*Create).readFlags, (*Create).readState, (*Create).readInput,
 		(*Create).readInclude, (*Create).readTools, (*Create).readText, (*Create).readRest,

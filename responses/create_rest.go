@@ -65,6 +65,10 @@ func (c *Create) readTier() error {
 	if absent(v) {
 		return nil
 	}
+	if c.Background { // which is a tier of its own
+		c.Ignored = append(c.Ignored, "service_tier")
+		return nil
+	}
 	switch v.String() {
 	case "auto", "default":
 		c.Tier = tenants.TierDefault

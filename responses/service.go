@@ -75,29 +75,39 @@ func (r *Run) Answer(ctx context.Context, out gateway.Sink) error {
 	return r.service.deps.Engine.Run(ctx, r.call, &answer{run: r, out: out, live: r.create.Stream})
 }
 
+// Streamed reports that the caller wants a stream.
+func (r *Run) Streamed() bool { return r.create.Stream }
+
 // Ignored names the members of the request that have no effect.
 func (r *Run) Ignored() []string { return r.create.Ignored }
 
 // Prepare loads what the request goes on from and makes the call of both. A
 // fault of the caller's is a *Problem, or the error of Deps.Check.
 func (s *Service) Prepare(ctx context.Context, from Caller, c *Create) (*Run, error) {
+	return s.prepare(ctx, from, c, NewID(), s.deps.Now())
+}
+
+func (s *Service) prepare(ctx context.Context, from Caller, c *Create, id string, created time.Time) (*Run, error) {
 	var err error
 	if c.Store, err = mayStore(from.Principal.Plan, c); err != nil {
 		return nil, err
 	}
-	r, err := s.begin(ctx, from, c)
+	r, err := s.begin(ctx, from, c, id, created)
 	if err != nil {
 		return nil, err
 	}
 	if c.Store {
 		r.call.Effect = r.effect
 	}
+	if c.Background {
+		r.call.Tier = tenants.TierBackground
+	}
 	return r, nil
 }
 
 // begin makes a run that keeps nothing.
-func (s *Service) begin(ctx context.Context, from Caller, c *Create) (*Run, error) {
-	r := &Run{service: s, from: from, create: c, id: NewID(), created: s.deps.Now()}
+func (s *Service) begin(ctx context.Context, from Caller, c *Create, id string, created time.Time) (*Run, error) {
+	r := &Run{service: s, from: from, create: c, id: id, created: created}
 	var err error
 	if r.history, err = s.history(ctx, from.Owner(), c); err != nil {
 		return nil, err

@@ -184,6 +184,24 @@ func (s *stream) terminal() {
 	s.out = append(s.out, "data: [DONE]\n\n"...)
 }
 
+// terminalOf appends the event that ends the stream of a response that was ended
+// elsewhere: with the object that is stored.
+func (s *stream) terminalOf(object []byte) {
+	s.ended = true
+	v := gjson.ParseBytes(object)
+	status := v.Get("status").Str
+	if status == Failed {
+		s.errorEvent(Failure{Kind: "server_error", Code: v.Get("error.code").String(), Message: v.Get("error.message").String()})
+	}
+	if status == Cancelled { // there is no such event
+		status = Incomplete
+	}
+	s.event("response." + status)
+	s.out = append(append(s.out, `,"response":`...), object...)
+	s.endEvent()
+	s.out = append(s.out, "data: [DONE]\n\n"...)
+}
+
 // object is the response as it is now.
 func (s *stream) object() []byte {
 	if s.render != nil {

@@ -50,21 +50,9 @@ func (k *Keys) find(ctx context.Context, secret string) (*found, error) {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for a look-up: %w", ctx.Err())
 	}
-	var (
-		p               Principal
-		f               found
-		hash            []byte
-		version         int
-		plan            Plan
-		tenantFairness  string
-		projectFairness zeronull.Text
-	)
-	err := k.worker.QueryRow(ctx, `
-		SELECT tenant_id, project_id, key_id, kind, hash, pepper_version, scopes, models, cidrs, limits, expires_at,
-		       revoked, suspended, tenant_fairness_id, project_fairness_id, plan
-		  FROM weir_find_key($1)`, k.peppers.all(secret)).Scan(
-		&p.Tenant, (*zeronull.Text)(&p.Project), &p.Key, &p.Kind, &hash, &version, &p.Scopes, &p.Models, &f.cidrs,
-		&p.Limits, (*zeronull.Timestamptz)(&p.ExpiresAt), &f.revoked, &f.suspended, &tenantFairness, &projectFairness, &plan)
+	f, hash, version, err := scanFound(k.worker.QueryRow(ctx, `
+		SELECT `+foundColumns+`
+		  FROM weir_find_key($1)`, k.peppers.all(secret)))
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -74,6 +62,27 @@ func (k *Keys) find(ctx context.Context, secret string) (*found, error) {
 	if !k.peppers.matches(secret, hash, version) {
 		return nil, nil
 	}
+	return f, nil
+}
+
+const foundColumns = `tenant_id, project_id, key_id, kind, hash, pepper_version, scopes, models, cidrs, limits, expires_at,
+		       revoked, suspended, tenant_fairness_id, project_fairness_id, plan`
+
+// scanFound reads a row of the foundColumns.
+func scanFound(row pgx.Row) (f *found, hash []byte, version int, err error) {
+	var (
+		p               Principal
+		plan            Plan
+		tenantFairness  string
+		projectFairness zeronull.Text
+	)
+	f = &found{}
+	err = row.Scan(
+		&p.Tenant, (*zeronull.Text)(&p.Project), &p.Key, &p.Kind, &hash, &version, &p.Scopes, &p.Models, &f.cidrs,
+		&p.Limits, (*zeronull.Timestamptz)(&p.ExpiresAt), &f.revoked, &f.suspended, &tenantFairness, &projectFairness, &plan)
+	if err != nil {
+		return nil, nil, 0, err
+	}
 	p.Plan = &plan
 	p.Limits = p.Limits.Or(plan.KeyLimits)
 	p.FairnessID = tenantFairness
@@ -81,7 +90,32 @@ func (k *Keys) find(ctx context.Context, secret string) (*found, error) {
 		p.FairnessID = string(projectFairness)
 	}
 	f.principal = &p
-	return &f, nil
+	return f, hash, version, nil
+}
+
+// Principal returns whom a key stands for now, for work that goes on after the
+// request that began it. Errors: ErrBadKey, ErrSuspended, ErrUnavailable, or
+// that of ctx. From which address the key may be used was asked when the work
+// was ordered.
+func (k *Keys) Principal(ctx context.Context, tenant ID, key KeyID) (*Principal, error) {
+	asking, cancel := context.WithTimeout(ctx, k.cfg.LookupTimeout)
+	defer cancel()
+	f, _, _, err := scanFound(k.worker.QueryRow(asking, `
+		SELECT `+foundColumns+`
+		  FROM weir_load_key($1, $2)`, tenant, key))
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, ErrUnknownKey
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	f.cidrs = nil
+	if err := f.judge(netip.Addr{}, k.now()); err != nil {
+		return nil, err
+	}
+	return f.principal, nil
 }
 
 // load looks a secret up for all who wait for it and caches the answer. It

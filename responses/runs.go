@@ -1,0 +1,284 @@
+package responses
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/tidwall/sjson"
+
+	"weir/tenants"
+)
+
+// RunID names the run of a background response.
+type RunID struct {
+	Tenant   tenants.ID
+	Response string
+}
+
+// Ordered is a background response that was asked for.
+type Ordered struct {
+	Record   *Record
+	Request  []byte // as it was sent
+	ClientID string // what the caller calls it
+}
+
+// Claimed is a run in the hands of its runner.
+type Claimed struct {
+	RunID
+
+	Project   tenants.ProjectID
+	Key       tenants.KeyID
+	Request   []byte
+	ClientID  string
+	Lost      int  // runners that vanished before
+	Shown     bool // output of it was shown to somebody
+	Status    string
+	Object    []byte
+	CreatedAt time.Time
+}
+
+// Owner is whose response it is.
+func (c *Claimed) Owner() Owner { return Owner{Tenant: c.Tenant, Project: c.Project} }
+
+// ErrSynchronous means that a response was not made in the background.
+var ErrSynchronous = errors.New("responses: not a background response")
+
+// ErrTooManyRuns means that a tenant has as many background responses on their
+// way as one may have.
+var ErrTooManyRuns = errors.New("responses: too many background responses")
+
+// maxRuns is how many background responses a tenant may have on their way.
+const maxRuns = 1000
+
+// Runs is where background runs are kept. What a runner does is done as the
+// worker, and what a caller does as the application.
+type Runs struct {
+	app, worker *pgxpool.Pool
+	vault       *tenants.Vault
+	store       *Postgres
+}
+
+// NewRuns makes one beside the store of responses.
+func NewRuns(worker *pgxpool.Pool, store *Postgres) *Runs {
+	return &Runs{app: store.app, worker: worker, vault: store.vault, store: store}
+}
+
+const aboutRequest = "run|"
+
+// Order stores a response as queued, its run, and the job that enqueue adds, in
+// one transaction. The error may be ErrTooManyRuns.
+func (r *Runs) Order(ctx context.Context, o *Ordered, enqueue func(context.Context, pgx.Tx, RunID) error) error {
+	rec := o.Record
+	keys, err := r.vault.Keys(ctx, rec.Owner.Tenant)
+	if err != nil {
+		return err
+	}
+	keep, err := r.store.Save(ctx, rec)
+	if err != nil {
+		return err
+	}
+	request := keys.Seal(o.Request, aboutRequest+rec.ID)
+	return pgx.BeginFunc(ctx, r.worker, func(tx pgx.Tx) error {
+		var b pgx.Batch
+		keep(&b)
+		var room bool
+		b.Queue(`SELECT weir_queue_run($1, $2, $3, $4, $5, $6, $7)`,
+			rec.Owner.Tenant, rec.ID, rec.Owner.Project, rec.Key, request, o.ClientID, maxRuns).
+			QueryRow(func(row pgx.Row) error { return row.Scan(&room) })
+		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+			return fmt.Errorf("order run of %s: %w", rec.ID, err)
+		}
+		if !room {
+			return ErrTooManyRuns
+		}
+		return enqueue(ctx, tx, RunID{rec.Owner.Tenant, rec.ID})
+	})
+}
+
+// Claim gives a run that nobody holds to the runner; nil when it is over or in
+// other hands.
+func (r *Runs) Claim(ctx context.Context, id RunID, runner string) (*Claimed, error) {
+	keys, err := r.vault.Keys(ctx, id.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	c := &Claimed{RunID: id}
+	var request, object []byte
+	err = r.worker.QueryRow(ctx, `
+		SELECT project_id, key_id, request, client_id, lost, shown, status, object, created_at
+		  FROM weir_claim_run($1, $2, $3)`, id.Tenant, id.Response, runner).
+		Scan(&c.Project, &c.Key, &request, &c.ClientID, &c.Lost, &c.Shown, &c.Status, &object, &c.CreatedAt)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, nil //nolint:nilnil // nothing to run is no error
+	case err != nil:
+		return nil, fmt.Errorf("claim run of %s: %w", id.Response, err)
+	}
+	if c.Request, err = keys.Open(request, aboutRequest+id.Response); err != nil {
+		return nil, fmt.Errorf("request of %s: %w", id.Response, err)
+	}
+	if c.Object, err = keys.Open(object, aboutObject+id.Response); err != nil {
+		return nil, fmt.Errorf("response %s: %w", id.Response, err)
+	}
+	return c, nil
+}
+
+// Hold says that the runner lives, and that output was shown if it was. False
+// means that the run is over or in other hands.
+func (r *Runs) Hold(ctx context.Context, id RunID, runner string, shown bool) (bool, error) {
+	return r.ask(ctx, id, `SELECT weir_hold_run($1, $2, $3, $4)`, runner, shown)
+}
+
+// Begin shows the response as in progress.
+func (r *Runs) Begin(ctx context.Context, id RunID, runner string, object []byte) (bool, error) {
+	keys, err := r.vault.Keys(ctx, id.Tenant)
+	if err != nil {
+		return false, err
+	}
+	return r.ask(ctx, id, `SELECT weir_begin_run($1, $2, $3, $4)`, runner, keys.Seal(object, aboutObject+id.Response))
+}
+
+// Release gives a run back for another try after a while. Lost says that the
+// runner could not finish what it had begun.
+func (r *Runs) Release(ctx context.Context, id RunID, runner string, after time.Duration, lost bool) (bool, error) {
+	return r.ask(ctx, id, `SELECT weir_release_run($1, $2, $3, $4, $5)`, runner, after, lost)
+}
+
+func (r *Runs) ask(ctx context.Context, id RunID, query string, args ...any) (ok bool, err error) {
+	err = r.worker.QueryRow(ctx, query, append([]any{id.Tenant, id.Response}, args...)...).Scan(&ok)
+	if err != nil {
+		return false, fmt.Errorf("run of %s: %w", id.Response, err)
+	}
+	return ok, nil
+}
+
+// End stores how a response ended, unless it has ended.
+func (r *Runs) End(ctx context.Context, rec *Record) error {
+	keep, err := r.store.Save(ctx, rec)
+	if err != nil {
+		return err
+	}
+	var b pgx.Batch
+	keep(&b)
+	if err := r.worker.SendBatch(ctx, &b).Close(); err != nil {
+		return fmt.Errorf("end %s: %w", rec.ID, err)
+	}
+	return nil
+}
+
+// Reclaim takes runs from runners that were silent for so long, and finds those
+// whose job is overdue; enqueue makes new jobs. It returns how many it found.
+func (r *Runs) Reclaim(ctx context.Context, silence, overdue time.Duration, enqueue func(context.Context, pgx.Tx, RunID) error) (int, error) {
+	const most = 500
+	n := 0
+	err := pgx.BeginFunc(ctx, r.worker, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT tenant_id, response_id FROM weir_reclaim_runs($1, $2, $3)`, silence, overdue, most)
+		if err != nil {
+			return err
+		}
+		found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[RunID])
+		if err != nil {
+			return err
+		}
+		for _, id := range found {
+			if err := enqueue(ctx, tx, id); err != nil {
+				return err
+			}
+		}
+		n = len(found)
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("reclaim runs: %w", err)
+	}
+	return n, nil
+}
+
+// Sweep removes responses and stored chat completions that have expired or were
+// deleted, in batches, until none are left for now.
+func Sweep(ctx context.Context, worker *pgxpool.Pool, batch int) error {
+	for {
+		var swept int
+		if err := worker.QueryRow(ctx, `SELECT weir_sweep_responses($1)`, batch).Scan(&swept); err != nil {
+			return fmt.Errorf("sweep responses: %w", err)
+		}
+		if swept == 0 {
+			return nil
+		}
+	}
+}
+
+// State is how a background response stands.
+type State struct {
+	Status     string
+	Background bool
+	Streamed   bool
+	CreatedAt  time.Time
+	Object     []byte
+}
+
+// State looks a response up; ErrNotFound where there is none.
+func (r *Runs) State(ctx context.Context, o Owner, id string) (*State, error) {
+	var s *State
+	err := r.locked(ctx, o, id, "", func(_ pgx.Tx, _ *tenants.DataKeys, found *State) error { s = found; return nil })
+	return s, err
+}
+
+// Cancel ends a background response that has no end yet. It returns the object
+// as it is then; a second call changes nothing. Errors: ErrNotFound,
+// ErrSynchronous.
+func (r *Runs) Cancel(ctx context.Context, o Owner, id string) ([]byte, error) {
+	var object []byte
+	err := r.locked(ctx, o, id, "FOR UPDATE", func(tx pgx.Tx, keys *tenants.DataKeys, s *State) (err error) {
+		object = s.Object
+		switch {
+		case !s.Background:
+			return ErrSynchronous
+		case Terminal(s.Status):
+			return nil
+		}
+		if object, err = sjson.SetBytes(s.Object, "status", Cancelled); err != nil {
+			return err
+		}
+		var b pgx.Batch
+		b.Queue(`
+			UPDATE responses SET status = 'cancelled', object = $3
+			 WHERE tenant_id = $1 AND id = $2`, o.Tenant, id, keys.Seal(object, aboutObject+id))
+		b.Queue(`DELETE FROM response_runs WHERE tenant_id = $1 AND response_id = $2`, o.Tenant, id)
+		b.Queue(`SELECT pg_notify('weir_runs', $1)`, id)
+		return tx.SendBatch(ctx, &b).Close()
+	})
+	return object, err
+}
+
+func (r *Runs) locked(ctx context.Context, o Owner, id, lock string, do func(pgx.Tx, *tenants.DataKeys, *State) error) error {
+	keys, err := r.vault.Keys(ctx, o.Tenant)
+	if err != nil {
+		return err
+	}
+	err = tenants.InTenant(ctx, r.app, o.Tenant, func(tx pgx.Tx) error {
+		s := &State{}
+		var box []byte
+		err := tx.QueryRow(ctx, `
+			SELECT status, background, streamed, created_at, object
+			  FROM responses
+			 WHERE tenant_id = $1 AND id = $2 AND project_id = $3
+			   AND deleted_at IS NULL AND (expires_at IS NULL OR expires_at > now()) `+lock,
+			o.Tenant, id, o.Project).Scan(&s.Status, &s.Background, &s.Streamed, &s.CreatedAt, &box)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return ErrNotFound
+		}
+		if err == nil {
+			s.Object, err = keys.Open(box, aboutObject+id)
+		}
+		if err != nil {
+			return fmt.Errorf("response %s: %w", id, err)
+		}
+		return do(tx, keys, s)
+	})
+	return err
+}
