@@ -69,7 +69,7 @@ func (a *answer) flush() error {
 // error alone.
 func (a *answer) Fail(err error) {
 	if !a.live {
-		a.out.Fail(err)
+		a.out.Fail(inputsFault(err))
 		return
 	}
 	a.run.mu.Lock()

@@ -9,7 +9,8 @@ func (s *Service) Count(ctx context.Context, from Caller, c *Create) (int64, err
 	if err != nil {
 		return 0, err
 	}
-	return s.deps.Engine.CountTokens(ctx, r.call)
+	n, err := s.deps.Engine.CountTokens(ctx, r.call)
+	return n, inputsFault(err)
 }
 
 // InputTokens renders a count.

@@ -72,7 +72,7 @@ type Run struct {
 // returns nil once out has the whole answer, else the error of the exchange.
 // When out has begun before, it was told of the failure too.
 func (r *Run) Answer(ctx context.Context, out gateway.Sink) error {
-	return r.service.deps.Engine.Run(ctx, r.call, &answer{run: r, out: out, live: r.create.Stream})
+	return inputsFault(r.service.deps.Engine.Run(ctx, r.call, &answer{run: r, out: out, live: r.create.Stream}))
 }
 
 // Streamed reports that the caller wants a stream.
