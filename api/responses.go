@@ -2,8 +2,10 @@ package api
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"weir/api/inference"
 	"weir/gateway"
@@ -32,7 +34,7 @@ func (s *Server) newResponses(store Responses, sealer *responses.Sealer) *respon
 			req, err := s.parser.Parse(inference.Input{
 				Operation: gateway.Chat, Principal: p, Models: s.catalogue(), Body: body, Media: s.loadFor(ctx, p),
 			})
-			return req.Call, req.Ignored, err
+			return req.Call, req.Ignored, ofInput(err)
 		},
 		Dialect: func(model string) responses.Dialect {
 			if m, ok := s.catalogue().Lookup(model); ok {
@@ -53,6 +55,16 @@ func (s *Server) newResponses(store Responses, sealer *responses.Sealer) *respon
 			return responses.Failure{Kind: f.kind, Code: code, Message: f.message}
 		},
 	})
+}
+
+// ofInput names what a Chat request calls messages by where it came from: the
+// input, or what the request goes on from.
+func ofInput(err error) error {
+	p, ok := errors.AsType[*inference.Problem](err)
+	if !ok || !strings.HasPrefix(p.Param, "messages") {
+		return err
+	}
+	return &responses.Problem{Param: "input", Code: p.Code, Message: strings.ReplaceAll(p.Message, p.Param, "input")}
 }
 
 func (x *exchange) owner() responses.Owner {
