@@ -66,12 +66,15 @@ type Redis struct {
 	local  *Memory // has all live requests of this replica, whoever admitted them
 
 	failures atomic.Int32 // in a row
+	loaded   atomic.Bool  // Redis knows the script of a release
 	lost     atomic.Bool
 	fell     chan struct{} // wakes Run when Redis is lost
 
-	mu   sync.Mutex
-	held map[string]group // live requests, renewed until they are released
-	owed map[string]group // released, but Redis could not be told; bounded by maxOwed
+	mu       sync.Mutex
+	held     map[string]group // live requests, renewed until they are released
+	released map[string]group // told to Redis with the next admission, or soon
+	owed     map[string]group // released, but Redis could not be told; bounded by maxOwed
+	due      chan struct{}    // tells Run that something was released
 }
 
 // maxOwed bounds the releases that are remembered for a Redis that is away.
@@ -90,7 +93,10 @@ func NewRedis(log *slog.Logger, client redis.UniversalClient, cfg RedisConfig) *
 		local:  NewMemory(MemoryConfig{Now: cfg.Now}),
 		fell:   make(chan struct{}, 1),
 		held:   map[string]group{},
-		owed:   map[string]group{},
+
+		released: map[string]group{},
+		owed:     map[string]group{},
+		due:      make(chan struct{}, 1),
 	}
 }
 
@@ -156,7 +162,7 @@ func (r *Redis) ask(ctx context.Context, requestID string, g group, estimate Cou
 			args = append(args, allowed.cost(costs[m]), allowed.burst)
 		}
 	}
-	answer, err := r.admit.Run(call, r.client, g.keys(), args...).Int64Slice()
+	answer, err := r.admitAfterReleases(call, g.keys(), args)
 	if err != nil {
 		if ctx.Err() == nil {
 			r.failed(err)
@@ -182,8 +188,9 @@ func verdict(nodes []Node, answer []int64) Verdict {
 	return v
 }
 
-// Release implements Store. Its error is ErrNodes: what Redis can't be told now
-// it is told later, or the slot expires.
+// Release implements Store. Its error is ErrNodes. This replica knows of it at
+// once, Redis within some milliseconds; what it can't be told then it is told
+// later, or the slot expires.
 func (r *Redis) Release(ctx context.Context, requestID string, nodes []Node, estimate, used Counts) error {
 	g, err := groupOf(nodes)
 	if err != nil || len(g.nodes) == 0 {
@@ -199,14 +206,7 @@ func (r *Redis) Release(ctx context.Context, requestID string, nodes []Node, est
 		r.owe(requestID, g)
 		return nil
 	}
-	call, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
-	defer cancel()
-	if err := r.settle.Run(call, r.client, g.keys(), g.releaseArgs(requestID)...).Err(); err != nil {
-		r.owe(requestID, g)
-		if ctx.Err() == nil {
-			r.failed(err)
-		}
-	}
+	r.put(map[string]group{requestID: g})
 	return nil
 }
 

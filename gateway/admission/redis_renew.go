@@ -23,20 +23,32 @@ func (r *Redis) Run(ctx context.Context) error {
 	if err := r.sync(ctx); err != nil && ctx.Err() == nil {
 		r.lose(err) // it has never answered: there is nothing to tolerate
 	}
+	soon := time.NewTimer(time.Hour) // until what was released has waited enough
+	soon.Stop()
+	defer soon.Stop()
 	for {
 		wait := r.cfg.Renew
 		if r.lost.Load() || r.failures.Load() > 0 {
 			wait = r.cfg.Probe
 		}
 		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-r.fell: // the time until the next try is shorter now
-			timer.Stop()
-		case <-timer.C:
-			r.heal(ctx)
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				timer.Stop()
+				r.flush(context.WithoutCancel(ctx))
+				return nil
+			case <-r.due:
+				soon.Reset(releaseWithin)
+			case <-soon.C:
+				r.flush(ctx)
+			case <-r.fell: // the time until the next try is shorter now
+				timer.Stop()
+				waiting = false
+			case <-timer.C:
+				r.heal(ctx)
+				waiting = false
+			}
 		}
 	}
 }
