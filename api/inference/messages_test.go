@@ -206,6 +206,7 @@ func FuzzFieldsAreAlwaysCleanJSON(f *testing.F) {
 	f.Add(base(chat)+`,"tools":`+weatherTool+`,"response_format":`+jsonFormat+`,"priority":3}`, 0)
 	f.Add(`{"x":1,"messages":[{"a":1,"role":"developer","b":2,"content":[{"uuid":1,"type":"text","text":"x"}]}],"model":"m","guided_json":{}}`, 0)
 	f.Add(`{"model":"m","messages":[{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":"{}"},"index":0}]}],"chat_template_kwargs":{"a":1,"enable_thinking":true}}`, 0)
+	f.Add(`{"model":"m","messages":[{"role":"user","content":[{"uuid":1,"type":"file","file":{"file_data":"x","y":[]}},{"type":"image_url","image_url":{"url":"http://a","z":1},"uuid":2}]}]}`, 0)
 	f.Add(base(completions)+`,"echo":false}`, 1)
 	f.Add(base(embeddings)+`,"dimensions":3}`, 2)
 	parser := NewParser()
@@ -213,7 +214,7 @@ func FuzzFieldsAreAlwaysCleanJSON(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body string, op int) {
 		req, err := parser.Parse(Input{
 			Operation: ops[uint(op)%uint(len(ops))], Body: []byte(body),
-			Models: shelf{"m": {TemplateKeys: []string{"enable_thinking"}}},
+			Models: shelf{"m": {TemplateKeys: []string{"enable_thinking"}}}, Media: (&desk{}).load,
 		})
 		if err != nil {
 			return
