@@ -19,7 +19,7 @@ func decided(change func(*gateway.Decision)) gateway.Decision {
 		Decision: scheduler.Decision{
 			Request: "req_1.1", FairnessID: "flow_x", Band: -10, Model: "engine-name",
 			EnteredAt: time.Date(2026, 11, 5, 6, 7, 8, 9e6, time.UTC), Waited: 2345 * time.Millisecond, Ahead: 6, Queued: 14,
-			Held: scheduler.HeldByCeiling, Saturation: 0.98, Ceiling: 1,
+			Held: scheduler.HeldByCeiling, HeldSaturation: 0.62, HeldCeiling: 0.5, Saturation: 0.48, Ceiling: 0.5,
 			InputTokens: 2000, CachedTokens: 1200, Considered: 3, Left: map[string]int{"unhealthy": 1, "decode-filter": 2},
 			Candidates: []scheduler.Candidate{
 				{Endpoint: "a", Score: 4.25, CachedTokens: 1200, Live: 13, Scores: []scheduler.Score{{Scorer: "prefix-cache-scorer", Value: 0.6, Weight: 3}, {Scorer: "queue-scorer", Value: 1, Weight: 2}}},
@@ -48,8 +48,9 @@ func TestExplanationsAreForPeople(t *testing.T) {
 			`req_1.1 at http://r1: the sentence
   asked for   org/chat, org/chat-fast in pool main, band batch (-10), as flow_x
   came        2026-11-05 06:07:08.009: 14 waited in the pool, about 6 before it
-  waited      2.35s, at the end because the pool was as full as the band may make it
-  saturation  0.98 of the pool, which the band may fill to 1.00
+  waited      2.35s, at the end because the pool was as full as the band may make it, and what was left is kept for higher ones
+  held        with the pool at 0.62, which the band might fill to 0.50
+  decided     with the pool at 0.48, which the band might fill to 0.50
   went to     a, the best of 3 that could take it
   left out    2 by decode-filter, 1 by unhealthy
   CANDIDATE  SCORE  CACHED        RUNNING  prefix-cache-scorer x3  queue-scorer x2
@@ -66,21 +67,23 @@ func TestExplanationsAreForPeople(t *testing.T) {
 			`req_1.1 at http://r1: the sentence
   asked for   engine-name in pool main, band -10, as flow_x
   came        2026-11-05 06:07:08.009: 14 waited in the pool, about 6 before it
-  waited      2.35s, at the end because no endpoint that could take it had room
-  saturation  0.98 of the pool, which the band may fill to 1.00
+  waited      2.35s, at the end because no endpoint that may take it had room
+  held        with the pool at 0.62, which the band might fill to 0.50
+  decided     with the pool at 0.48, which the band might fill to 0.50
   refused     its time in the queue was up
 `,
 		},
 		{
 			"one that didn't wait",
 			explanation{Replica: "http://r1", Decisions: []gateway.Decision{decided(func(d *gateway.Decision) {
+				d.HeldSaturation, d.HeldCeiling = 0, 0
 				d.Held, d.Waited, d.Queued, d.Ahead, d.Considered, d.Candidates, d.Left = "", 0, 0, 0, 1, nil, nil
 			})}},
 			`req_1.1 at http://r1: the sentence
   asked for   org/chat, org/chat-fast in pool main, band batch (-10), as flow_x
   came        2026-11-05 06:07:08.009: 0 waited in the pool, about 0 before it
   waited      not at all: nothing waited and an endpoint had room
-  saturation  0.98 of the pool, which the band may fill to 1.00
+  decided     with the pool at 0.48, which the band might fill to 0.50
   went to     a, the only one that could take it
 `,
 		},

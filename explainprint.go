@@ -41,7 +41,10 @@ func printDecision(w io.Writer, replica string, d gateway.Decision) {
 	fmt.Fprintf(w, "  asked for   %s in pool %s, band %s, as %s\n", cmp.Or(model, "a model"), d.Pool, bandOf(d), d.FairnessID)
 	fmt.Fprintf(w, "  came        %s: %d waited in the pool, about %d before it\n", d.EnteredAt.UTC().Format("2006-01-02 15:04:05.000"), d.Queued, d.Ahead)
 	fmt.Fprintf(w, "  waited      %s\n", waitedBecause(d.Waited, d.Held))
-	fmt.Fprintf(w, "  saturation  %.2f of the pool, which the band may fill to %.2f\n", d.Saturation, d.Ceiling)
+	if d.HeldSaturation > 0 || d.HeldCeiling > 0 {
+		fmt.Fprintf(w, "  held        with the pool at %.2f, which the band might fill to %.2f\n", d.HeldSaturation, d.HeldCeiling)
+	}
+	fmt.Fprintf(w, "  decided     with the pool at %.2f, which the band might fill to %.2f\n", d.Saturation, d.Ceiling)
 	if d.Refused != "" {
 		fmt.Fprintf(w, "  refused     %s\n", refusedBecause(d.Refused))
 		return
@@ -127,9 +130,9 @@ func holdInWords(h scheduler.Hold) string {
 	case scheduler.HeldByOrder:
 		return "others went first"
 	case scheduler.HeldByCeiling:
-		return "the pool was as full as the band may make it"
+		return "the pool was as full as the band may make it, and what was left is kept for higher ones"
 	case scheduler.HeldByEndpoints:
-		return "no endpoint that could take it had room"
+		return "no endpoint that may take it had room"
 	case scheduler.HeldByNoEndpoint:
 		return "the pool had no endpoint that works"
 	default:

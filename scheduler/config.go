@@ -32,6 +32,11 @@ type Config struct {
 	// MaxBytes bounds the bodies that wait in the pool, in bytes; 0: no bound.
 	MaxBytes int64
 
+	// BandZero has there be a band of priority 0, as there always is in llm-d,
+	// whether Bands names it or not: usage-limit policies spread their ceilings
+	// over all bands that there are.
+	BandZero bool
+
 	// Bands are the priorities that have policies of their own. Others take
 	// DefaultBand, negative ones DefaultNegativeBand where that is set. The
 	// priority of these two says nothing.

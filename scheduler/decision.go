@@ -14,9 +14,14 @@ type Decision struct {
 	Ahead      int           `json:"ahead"`  // estimate, when it came, of how many went before it
 	Queued     int           `json:"queued"` // in the pool, when it came
 
-	// What held it last while it waited, and what the pool was like when it was
-	// decided.
-	Held       Hold    `json:"held,omitempty"`
+	// What held it last while it waited. The other two are what the pool was
+	// like then, and how full the band might make it; 0 where the order held it,
+	// since nobody looks at the pool for those behind.
+	Held           Hold    `json:"held,omitempty"`
+	HeldSaturation float64 `json:"held_saturation,omitempty"`
+	HeldCeiling    float64 `json:"held_ceiling,omitempty"`
+
+	// The same of when it was decided.
 	Saturation float64 `json:"saturation"`
 	Ceiling    float64 `json:"ceiling"`
 
@@ -56,8 +61,8 @@ type Hold string
 // The holds.
 const (
 	HeldByOrder      Hold = "order"        // others go first
-	HeldByCeiling    Hold = "ceiling"      // the pool is as full as the band may make it
-	HeldByEndpoints  Hold = "endpoints"    // no endpoint has room
+	HeldByCeiling    Hold = "ceiling"      // the pool has room, but only beyond the ceiling of its band
+	HeldByEndpoints  Hold = "endpoints"    // the pool is full, or so are the endpoints that may take it
 	HeldByNoEndpoint Hold = "no_endpoints" // there is none
 )
 

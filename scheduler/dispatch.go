@@ -32,21 +32,21 @@ func (e *Embedded) admits(b *band) bool { return e.cycle.saturation < b.ceiling 
 
 // direct dispatches a newcomer whom nobody who waits goes before. Where it
 // can't, it says what holds the request.
-func (e *Embedded) direct(b *band, f *flow, r *Request, now time.Time) (*lease, Hold) {
+func (e *Embedded) direct(b *band, f *flow, r *Request, now time.Time) (*lease, held) {
 	if e.behind(b, f) {
-		return nil, HeldByOrder
+		return nil, held{by: HeldByOrder}
 	}
 	e.look(now)
 	if !e.open(b, f) {
 		e.wakeAt(e.cycle.again, now)
-		return nil, e.without(HeldByCeiling)
+		return nil, e.barred(b)
 	}
 	c, again := e.fleet.pick(r, now)
 	if len(c.endpoints) == 0 {
 		e.wakeAt(again, now)
-		return nil, e.without(HeldByEndpoints)
+		return nil, e.placeless(b)
 	}
-	return e.grant(c, b, f, r, arrival{at: now}, "", now), ""
+	return e.grant(c, b, f, r, arrival{at: now}, held{}, now), held{}
 }
 
 // behind and open are to a newcomer what queues.next is to those who wait:
@@ -90,7 +90,7 @@ func (e *Embedded) dispatch(now time.Time) {
 		}
 		c, again := e.fleet.pick(&w.request, now)
 		if len(c.endpoints) == 0 {
-			w.held = e.without(HeldByEndpoints)
+			w.held, e.stuck = e.placeless(w.band), w
 			e.wakeAt(again, now)
 			return
 		}
@@ -111,19 +111,24 @@ func (e *Embedded) timed(began time.Time) (now time.Time) {
 // would go next, and takes endpoints back for it.
 func (e *Embedded) holdBack(now time.Time) {
 	e.wakeAt(e.cycle.again, now)
-	if w := e.queues.next(func(*band) bool { return true }); w != nil {
-		w.held = e.without(HeldByCeiling)
+	if w := e.queues.next(anyBand); w != nil {
+		w.held, e.stuck = e.barred(w.band), w
 		e.wakeAt(e.reclaim(w, now), now)
 	}
 }
 
-// without is the hold, unless there is no endpoint at all.
-func (e *Embedded) without(h Hold) Hold {
-	if !e.populated {
-		return HeldByNoEndpoint
+// follow dispatches if another goes next now than the one that was found to
+// have no place: whoever came, left or was given a new rank may have changed
+// that without making room.
+func (e *Embedded) follow(now time.Time) {
+	if !e.closed && e.queues.queued > 0 && e.queues.next(anyBand) != e.stuck {
+		e.dispatch(now)
 	}
-	return h
 }
+
+// anyBand is the admission by which queues.next tells who would go next but
+// for the ceilings.
+func anyBand(*band) bool { return true }
 
 // wakeAt has dispatch called then, or earlier where that is due; zero changes
 // nothing.
@@ -152,10 +157,10 @@ func (e *Embedded) tick() {
 }
 
 // refused remembers a refusal.
-func (e *Embedded) refused(r *Request, b *band, came arrival, held Hold, reason Reason, now time.Time) {
+func (e *Embedded) refused(r *Request, b *band, came arrival, h held, reason Reason, now time.Time) {
 	if d := e.ring.add(); d != nil {
 		d.begin(r, came, now)
-		d.held, d.refused, d.ceiling = held, reason, b.ceiling
+		d.held, d.refused, d.ceiling = h, reason, b.ceiling
 		d.saturation, _ = e.gauge.saturation(now)
 	}
 }

@@ -14,7 +14,9 @@ import (
 // would cost two switches for each request, most of which need not wait at
 // all. The invariant that makes the short path right: while anything waits, the
 // pool has no room for it. So whoever makes room (a lease that ends, a changed
-// endpoint, a backoff that runs out) calls dispatch before unlocking.
+// endpoint, a backoff that runs out) calls dispatch before unlocking, and
+// whoever may change which request goes next (one that comes or leaves) calls
+// follow: the next one may fit where the other didn't.
 type Embedded struct {
 	cfg Config
 	now func() time.Time
@@ -33,6 +35,7 @@ type Embedded struct {
 	populated bool       // whether there is an endpoint to wait for
 	changed   time.Time  // when populated last changed
 	cycle     cycle
+	stuck     *waiter          // who would go next and was found to have no place
 	cycles    Timing           // of looks for an endpoint
 	admit     func(*band) bool // is admits
 	wake      *time.Timer      // runs when something may go that waits
@@ -97,11 +100,12 @@ func (e *Embedded) enter(r *Request) (*lease, *waiter, *Refusal) {
 		return nil, nil, &Refusal{Reason: ShuttingDown, RetryAfter: minRetryAfter}
 	}
 	now := e.now()
+	defer e.follow(now)
 	b, f := e.queues.flow(r)
 	if e.sheds(b, now) {
 		return nil, nil, e.reject(b, f, r, ShedLoad, now)
 	}
-	l, held := e.direct(b, f, r, now)
+	l, h := e.direct(b, f, r, now)
 	e.cycles.observe(e.now().Sub(now))
 	if l != nil {
 		return l, nil, nil
@@ -117,15 +121,18 @@ func (e *Embedded) enter(r *Request) (*lease, *waiter, *Refusal) {
 	w := e.waiter()
 	w.request, w.entered, w.queuedAt = *r, now, r.QueuedAt
 	r.chain = nil
-	w.came, w.held = came, held
+	w.came, w.held = came, h
 	if w.queuedAt.IsZero() || w.queuedAt.After(now) {
 		w.queuedAt = now
 	}
 	e.queues.push(b, f, w)
 	w.limit(deadline, now)
 	b.enqueued.observe(e.now().Sub(now))
-	if held == HeldByCeiling {
-		e.wakeAt(e.reclaim(w, now), now)
+	if h.by != HeldByOrder {
+		e.stuck = w
+		if e.cycle.saturation >= b.ceiling {
+			e.wakeAt(e.reclaim(w, now), now)
+		}
 	}
 	return nil, w, nil
 }
@@ -133,7 +140,7 @@ func (e *Embedded) enter(r *Request) (*lease, *waiter, *Refusal) {
 // reject refuses a newcomer.
 func (e *Embedded) reject(b *band, f *flow, r *Request, reason Reason, now time.Time) *Refusal {
 	came := arrival{at: now, queued: e.queues.queued, ahead: e.queues.ahead(b, f)}
-	e.refused(r, b, came, "", reason, now)
+	e.refused(r, b, came, held{}, reason, now)
 	return e.refuse(b, f, reason, now)
 }
 
@@ -159,7 +166,9 @@ func (e *Embedded) cancel(w *waiter, refusal *Refusal) {
 	e.mu.Lock()
 	l := w.lease
 	if w.flow != nil {
-		e.drop(w, refusal, e.now())
+		now := e.now()
+		e.drop(w, refusal, now)
+		e.follow(now)
 	}
 	w.refusal = refusal
 	e.mu.Unlock()
@@ -183,6 +192,7 @@ func (e *Embedded) expire(w *waiter) bool {
 	e.queues.remove(w)
 	w.refusal = e.refuse(w.band, f, e.timeout(), now)
 	e.refused(&w.request, w.band, w.came, w.held, w.refusal.Reason, now)
+	e.follow(now)
 	return true
 }
 

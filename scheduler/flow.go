@@ -17,7 +17,7 @@ type waiter struct {
 	moved    bool      // the deadline has changed since the timer may have fired
 	timer    *time.Timer
 	came     arrival // what it met when it came
-	held     Hold    // what held it last
+	held     held    // what held it last
 	order    order
 	place    int // in the flow's heap
 

@@ -141,7 +141,7 @@ func (e *Embedded) tokensOf(r *Request, cached int) int {
 }
 
 // grant gives the request the endpoint that was chosen for it.
-func (e *Embedded) grant(c choice, b *band, f *flow, r *Request, came arrival, held Hold, now time.Time) *lease {
+func (e *Embedded) grant(c choice, b *band, f *flow, r *Request, came arrival, h held, now time.Time) *lease {
 	p := c.endpoints[0]
 	l := &lease{
 		scheduler: e, endpoint: p, charge: charge{band: b, flow: f},
@@ -166,7 +166,7 @@ func (e *Embedded) grant(c choice, b *band, f *flow, r *Request, came arrival, h
 	e.drain.dispatched(now)
 	if d := e.ring.add(); d != nil {
 		d.begin(r, came, now)
-		d.held, d.saturation, d.ceiling = held, e.cycle.saturation, b.ceiling
+		d.held, d.saturation, d.ceiling = h, e.cycle.saturation, b.ceiling
 		d.chose(c)
 	}
 	return l

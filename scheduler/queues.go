@@ -43,11 +43,14 @@ func (q *queues) configure(cfg *Config) {
 	for i := range cfg.Bands {
 		q.band(cfg.Bands[i].Priority)
 	}
+	if cfg.BandZero {
+		q.band(0)
+	}
 }
 
 func (q *queues) outdated(b *band) bool {
 	named := slices.ContainsFunc(q.cfg.Bands, func(c BandConfig) bool { return c.Priority == b.priority })
-	if named || b.idle.n < len(b.flows) {
+	if named || q.cfg.BandZero && b.priority == 0 || b.idle.n < len(b.flows) {
 		return false
 	}
 	for _, f := range b.flows {

@@ -17,7 +17,7 @@ func (e *Embedded) Position(id string) (Position, bool) {
 		return Position{}, false
 	}
 	now := e.now()
-	p := Position{Ahead: e.queues.aheadOfWaiter(w), Waited: max(now.Sub(w.entered), 0), Hold: w.held}
+	p := Position{Ahead: e.queues.aheadOfWaiter(w), Waited: max(now.Sub(w.entered), 0), Hold: w.held.by}
 	if p.Ahead > 0 {
 		p.Hold = HeldByOrder
 	}

@@ -23,7 +23,7 @@ type record struct {
 	came       arrival
 	waited     time.Duration
 
-	held       Hold
+	held       held
 	saturation float64
 	ceiling    float64
 	refused    Reason
@@ -118,7 +118,8 @@ func (r *record) decision() Decision {
 	d := Decision{
 		Request: r.request, FairnessID: r.fairnessID, Band: r.band, Session: r.session, Model: r.model,
 		EnteredAt: r.came.at, Waited: r.waited, Ahead: r.came.ahead, Queued: r.came.queued,
-		Held: r.held, Saturation: r.saturation, Ceiling: r.ceiling, Refused: r.refused,
+		Held: r.held.by, HeldSaturation: r.held.saturation, HeldCeiling: r.held.ceiling,
+		Saturation: r.saturation, Ceiling: r.ceiling, Refused: r.refused,
 		InputTokens: r.inputTokens, CachedTokens: r.cachedTokens,
 		Considered: r.considered, Left: make(map[string]int, len(r.left)),
 		Candidates: slices.Clone(r.candidates), Endpoint: r.endpoint,

@@ -70,12 +70,13 @@ func TestDecisionsTellWhyARequestWaitedAndWhereItWent(t *testing.T) {
 				d.FairnessID, d.Band, d.Why = "y", 5, "dispatched at once; went to a"
 			},
 			"ceiling": func(d *scheduler.Decision) {
-				d.Waited, d.Held = 3*time.Second, scheduler.HeldByCeiling
-				d.Why = "dispatched after 3s, held by the ceiling of its band (when this was decided the pool was at 0.50, and band 0 may fill it to 1.00); went to a"
+				d.Waited, d.Held, d.HeldSaturation, d.HeldCeiling = 3*time.Second, scheduler.HeldByCeiling, 0.5, 0.5
+				d.Why = "dispatched after 3s, held by the ceiling of its band (the pool was at 0.50, and band 0 may fill it to 0.50); went to a"
 			},
 			"order": func(d *scheduler.Decision) {
-				d.Waited, d.Ahead, d.Queued, d.Held = 3*time.Second, 1, 1, scheduler.HeldByCeiling
-				d.Why = "dispatched after 3s, held by the ceiling of its band (when this was decided the pool was at 0.50, and band 0 may fill it to 1.00); went to a"
+				d.Waited, d.Ahead, d.Queued = 3*time.Second, 1, 1
+				d.Held, d.HeldSaturation, d.HeldCeiling = scheduler.HeldByEndpoints, 1, 1
+				d.Why = "dispatched after 3s, held by its endpoints (the pool was full, at 1.00); went to a"
 			},
 			"refused": func(d *scheduler.Decision) {
 				d.Ahead, d.Queued, d.Refused, d.Ceiling, d.Endpoint = 2, 2, scheduler.FlowFull, 0.5, ""
@@ -83,8 +84,9 @@ func TestDecisionsTellWhyARequestWaitedAndWhereItWent(t *testing.T) {
 			},
 			"full": func(d *scheduler.Decision) {
 				d.FairnessID, d.Band, d.Queued, d.Refused, d.Endpoint = "y", 5, 2, scheduler.Cancelled, ""
-				d.Waited, d.Held, d.Saturation = 2*time.Second, scheduler.HeldByCeiling, 1
-				d.Why = "refused as cancelled after 2s, held by the ceiling of its band (when this was decided the pool was at 1.00, and band 5 may fill it to 1.00)"
+				d.Waited, d.Saturation = 2*time.Second, 1
+				d.Held, d.HeldSaturation, d.HeldCeiling = scheduler.HeldByEndpoints, 1, 1
+				d.Why = "refused as cancelled after 2s, held by its endpoints (the pool was full, at 1.00)"
 			},
 		}
 		for id, change := range want {

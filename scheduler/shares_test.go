@@ -201,7 +201,7 @@ func TestPositionOfAWaitingRequest(t *testing.T) {
 		if first.Expected <= 0 || last.Expected.Round(time.Second) != (4*first.Expected).Round(time.Second) {
 			t.Errorf("the first of four is expected after %v, the last after %v", first.Expected, last.Expected)
 		}
-		expect("r0.1", scheduler.Position{Expected: first.Expected, Waited: 2 * time.Second, Hold: scheduler.HeldByCeiling})
+		expect("r0.1", scheduler.Position{Expected: first.Expected, Waited: 2 * time.Second, Hold: scheduler.HeldByEndpoints})
 		expect("r3.1", scheduler.Position{Ahead: 3, Expected: last.Expected, Waited: 2 * time.Second, Hold: scheduler.HeldByOrder})
 		running.End(scheduler.Outcome{})
 		(<-answers[0]).lease.End(scheduler.Outcome{})

@@ -127,6 +127,9 @@ func (e *Embedded) recycle(w *waiter) {
 	default:
 	}
 	e.fleet.free(w.request.chain)
+	if e.stuck == w { // as it will be another request
+		e.stuck = nil
+	}
 	*w = waiter{done: w.done, timer: w.timer}
 	if len(e.spare) < maxSpare {
 		e.spare = append(e.spare, w)

@@ -37,9 +37,12 @@ func (d *Decision) heldBy() string {
 	case HeldByOrder:
 		return fmt.Sprintf("the order of the queue (about %d before it when it came)", d.Ahead)
 	case HeldByCeiling:
-		return fmt.Sprintf("the ceiling of its band (when this was decided the pool was at %.2f, and band %d may fill it to %.2f)", d.Saturation, d.Band, d.Ceiling)
+		return fmt.Sprintf("the ceiling of its band (the pool was at %.2f, and band %d may fill it to %.2f)", d.HeldSaturation, d.Band, d.HeldCeiling)
 	case HeldByEndpoints:
-		return "its endpoints (none that may take it had room)"
+		if d.HeldSaturation >= 1 {
+			return fmt.Sprintf("its endpoints (the pool was full, at %.2f)", d.HeldSaturation)
+		}
+		return fmt.Sprintf("its endpoints (none that may take it had room, the pool being at %.2f)", d.HeldSaturation)
 	case HeldByNoEndpoint:
 		return "the lack of endpoints (the pool had none that works)"
 	default:

@@ -66,6 +66,28 @@ func TestLimitsHold(t *testing.T) {
 	}
 }
 
+// Ceilings are spread over band 0 too, which there always is in llm-d.
+func TestBandZeroCountsWhereItIsNotListed(t *testing.T) {
+	t.Parallel()
+	const holdback = head + "plugins: [{type: concurrency-detector, parameters: {maxConcurrency: 100}}, {type: priority-holdback-policy, parameters: {minCeiling: 0.5}}]\n" +
+		"flowControl: {saturationDetector: {pluginRef: concurrency-detector}, usageLimitPolicyPluginRef: priority-holdback-policy, priorityBands: [%s]}\nweir: {slowStart: 0s}\n"
+	for name, test := range map[string]struct {
+		listed string
+		want   int
+	}{
+		"listed":     {"{priority: 10}, {priority: 5}, {priority: 0}", 75},
+		"not listed": {"{priority: 10}, {priority: 5}", 75},
+		"the lowest": {"{priority: 10}, {priority: 5}, {priority: -5}", 84}, // ceilings 1, 5/6, 2/3, 1/2
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := granted(t, started(t, fmt.Sprintf(holdback, test.listed)), 200, 5); got != test.want {
+				t.Errorf("band 5 has %d of 100 places, want %d", got, test.want)
+			}
+		})
+	}
+}
+
 // Without the gate a busy pool takes all but what has a negative priority.
 func TestWithoutTheGateASaturatedPoolShedsNegativePriorities(t *testing.T) {
 	t.Parallel()

@@ -188,6 +188,7 @@ func (d *document) flowControlled(out *Document) {
 	for _, b := range c.Bands {
 		out.Priorities = append(out.Priorities, b.Priority)
 	}
+	c.BandZero = true
 	c.Eviction = f.eviction
 	c.UsageLimit = d.limit()
 	d.detect(c)
@@ -204,6 +205,9 @@ func (d *document) limit() scheduler.UsageLimit {
 	p := d.byName[d.flow.usageLimit.name]
 	if p.limit.MinCeiling < 0 {
 		d.fail(p.at, "minCeiling is missing")
+	}
+	if p.limit.MinCeiling == 0 && p.limit.Kind == scheduler.PriorityHoldback {
+		d.fail(p.at, "minCeiling is 0: no pool is emptier than that, so that the lowest band would never be dispatched; give it more")
 	}
 	if p.limit.MinCeiling > p.limit.MaxCeiling {
 		d.fail(p.at, "minCeiling is above maxCeiling")

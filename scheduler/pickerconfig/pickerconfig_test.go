@@ -38,6 +38,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		"two pickers":              {head + "plugins: [{type: random-picker}, {type: max-score-picker}]\n", []string{"second picker"}},
 		"profile without name":     {head + "schedulingProfiles: [{plugins: []}]\n", []string{"name is missing"}},
 		"holdback without ceiling": {head + "plugins: [{type: priority-holdback-policy}]\nflowControl: {usageLimitPolicyPluginRef: priority-holdback-policy}\n", []string{"minCeiling is missing"}},
+		"holdback of everything":   {head + "plugins: [{type: priority-holdback-policy, parameters: {minCeiling: 0}}]\nflowControl: {usageLimitPolicyPluginRef: priority-holdback-policy}\n", []string{"minCeiling is 0", "never be dispatched"}},
 		"negative quantity":        {head + "flowControl: {maxBytes: \"-1\"}\n", []string{"maxBytes", "quantity"}},
 		"bad duration":             {head + "flowControl: {defaultRequestTTL: 30}\n", []string{"defaultRequestTTL", "duration"}},
 		"negative duration":        {head + "flowControl: {defaultRequestTTL: -1s}\n", []string{"defaultRequestTTL", "duration"}},
