@@ -168,7 +168,8 @@ func (r *Redis) Leave(ctx context.Context, key, seat string) error {
 
 // Run wakes readers until ctx ends.
 func (r *Redis) Run(ctx context.Context) error {
-	defer func() { _ = r.topic.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = r.topic.Close() }) // a read doesn't end with its context
+	defer stop()
 	for {
 		m, err := r.topic.ReceiveMessage(ctx)
 		switch {
