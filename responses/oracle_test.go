@@ -128,6 +128,9 @@ func (o *oracle) object(e *seenEvent, terminal bool) error {
 	if !terminal {
 		return nil
 	}
+	if r.Status == Failed {
+		return o.broken(r.Output)
+	}
 	if len(r.Output) != len(o.items) {
 		return fmt.Errorf("%d items in the output, %d were announced", len(r.Output), len(o.items))
 	}
@@ -138,6 +141,35 @@ func (o *oracle) object(e *seenEvent, terminal bool) error {
 		if !bytes.Equal(it.final, r.Output[i]) {
 			return fmt.Errorf("item %d differs from its output_item.done %s", i, it.final)
 		}
+	}
+	return nil
+}
+
+// broken checks the output of a failed response: all that was done, and of the
+// rest at most the beginning of a text. Clients act on what is done.
+func (o *oracle) broken(output []json.RawMessage) error {
+	for _, it := range o.items {
+		var shown itemShape
+		if len(output) > 0 {
+			if err := json.Unmarshal(output[0], &shown); err != nil {
+				return err
+			}
+		}
+		if shown.ID != it.id && it.final == nil {
+			continue
+		}
+		switch {
+		case shown.ID != it.id:
+			return fmt.Errorf("item %s was done and is not in the output", it.id)
+		case it.final != nil && !bytes.Equal(it.final, output[0]):
+			return fmt.Errorf("item %s differs from its output_item.done %s", it.id, it.final)
+		case it.final == nil && (shown.Status != Incomplete || it.callID != ""):
+			return fmt.Errorf("item %s was never done", it.id)
+		}
+		output = output[1:]
+	}
+	if len(output) > 0 {
+		return fmt.Errorf("%s was never announced", output[0])
 	}
 	return nil
 }

@@ -139,7 +139,11 @@ func (s *stream) settle(status, reason string) {
 		s.open(typeMessage)
 		s.part(partText)
 	}
-	s.close(status != Completed)
+	if status == Failed {
+		s.abandon()
+	} else {
+		s.close(status != Completed)
+	}
 	s.state.status, s.state.reason, s.state.completedAt = status, reason, s.now()
 	if status != Completed && status != Incomplete {
 		s.state.completedAt = time.Time{}

@@ -1,6 +1,10 @@
 package responses
 
-import "github.com/tidwall/gjson"
+import (
+	"slices"
+
+	"github.com/tidwall/gjson"
+)
 
 // item is one item of the answer while it grows.
 type item struct {
@@ -252,4 +256,15 @@ func (s *stream) close(incomplete bool) {
 		}
 	}
 	s.calls = nil
+}
+
+// abandon ends what is open in silence. Clients act on an item that is done,
+// whatever its status: they would run half a call, and repeat half a message
+// when they try again. What was said so far stays in the response.
+func (s *stream) abandon() {
+	s.held = ""
+	s.items = slices.DeleteFunc(s.items, func(it *item) bool { return it.final == nil && it != s.text })
+	sent, seq := len(s.out), s.seq
+	s.close(true)
+	s.out, s.seq = s.out[:sent], seq
 }

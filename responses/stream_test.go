@@ -283,6 +283,31 @@ func TestAFailureIsToldInEveryFormAndEndsTheStream(t *testing.T) {
 	}
 }
 
+func TestWhatAFailureCutsOffIsNeverDone(t *testing.T) {
+	t.Parallel()
+	s := newStream(t, `{"model":"m","input":"hi","tools":[{"type":"custom","name":"patch"}]}`)
+	s.begin(InProgress)
+	for _, c := range []string{
+		delta(`"reasoning":"r"`), delta(`"content":"half a "`),
+		delta(`"tool_calls":[{"index":0,"id":"a","function":{"name":"patch","arguments":"{\"input\":\"rm -r /tmp\"}"}}]`),
+	} {
+		if err := s.chunk([]byte(c)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.fail(Failure{Kind: "server_error", Code: "server_error", Message: "x"})
+	s.terminal()
+	if err := (&oracle{}).read(s.out); err != nil {
+		t.Fatalf("%v\n%s", err, s.out)
+	}
+	if strings.Contains(string(s.out), "custom_tool_call_input.done") || strings.Count(string(s.out), "event: response.output_item.done") != 2 {
+		t.Errorf("a client would run the call: %s", s.out)
+	}
+	if got := object(t, s).Get("output.#.type").Raw; got != `["reasoning","message"]` {
+		t.Errorf("the output is of %s", got)
+	}
+}
+
 // Any sequence of chunks gives a stream that the strictest client accepts.
 func FuzzStream(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, false)

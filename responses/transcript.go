@@ -25,11 +25,12 @@ type Dialect struct {
 // they came, byte for byte: a turn that goes on from another begins with the
 // same bytes, which the engine has in its prefix cache.
 type transcript struct {
-	dialect Dialect
-	b       []byte
-	turn    assistant
-	open    []string // calls without an output yet, as JSON
-	images  []string // parts of tools' outputs, which a tool's message can't hold
+	dialect  Dialect
+	b        []byte
+	turn     assistant
+	open     []string        // calls without an output yet, as JSON
+	answered map[string]bool // calls that have an output somewhere, as JSON
+	images   []string        // parts of tools' outputs, which a tool's message can't hold
 }
 
 // assistant gathers what stands between two messages of others: templates know
@@ -44,13 +45,16 @@ type assistant struct {
 // Messages renders items as the array of a Chat request. instructions is a JSON
 // string; empty when there are none. The error is a *Problem.
 func Messages(instructions string, items []Item, d Dialect) ([]byte, error) {
-	t := &transcript{dialect: d, b: append(make([]byte, 0, size(items)), '[')}
+	t := &transcript{dialect: d, b: append(make([]byte, 0, size(items)), '['), answered: map[string]bool{}}
 	parsed := make([]gjson.Result, len(items))
 	loop := -1 // the last message of the user
 	for i, it := range items {
 		parsed[i] = gjson.ParseBytes(it.JSON)
 		if it.Type == typeMessage && parsed[i].Get("role").Str == "user" {
 			loop = i
+		}
+		if it.Type == typeOutput || it.Type == typeCustomOutput {
+			t.answered[parsed[i].Get("call_id").Raw] = true
 		}
 	}
 	merged := t.systems(instructions, items, parsed)
@@ -152,14 +156,14 @@ func (t *transcript) other(v gjson.Result) error {
 }
 
 func (t *transcript) call(kind string, v gjson.Result) {
-	if v.Get("status").Str == "incomplete" {
-		return // it was cut off: nobody could answer it
+	id := v.Get("call_id").Raw
+	if v.Get("status").Str == "incomplete" && !t.answered[id] {
+		return // it was cut off, and nobody ran it
 	}
 	arguments := v.Get("arguments").Raw
 	if kind == typeCustomCall {
 		arguments = quote(`{"input":` + v.Get("input").Raw + `}`)
 	}
-	id := v.Get("call_id").Raw
 	name := flatName(v.Get("namespace").String(), v.Get("name").Str)
 	t.turn.begun = true
 	t.turn.calls = append(t.turn.calls,

@@ -44,6 +44,11 @@ func TestItemsBecomeMessages(t *testing.T) {
 				{"role":"tool","tool_call_id":"a","content":"1"},{"role":"tool","tool_call_id":"b","content":""}]`,
 		},
 		{
+			name:  "a call that was cut off is shown if it was run all the same",
+			input: `[{"role":"user","content":"q"},{"type":"function_call","status":"incomplete","call_id":"a","name":"f","arguments":"{}"},{"type":"function_call","status":"incomplete","call_id":"b","name":"g","arguments":"{"},{"type":"function_call_output","call_id":"a","output":"1"}]`,
+			want:  `[{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"a","content":"1"}]`,
+		},
+		{
 			name:  "a turn of calls alone says null",
 			input: `[{"role":"user","content":"q"},{"type":"function_call","call_id":"a","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"a","output":"1"}]`,
 			want:  `[{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"a","content":"1"}]`,
