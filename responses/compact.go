@@ -44,7 +44,7 @@ func (r *Run) compaction() []byte {
 	b = append(b, `,"output":[`...)
 	for _, it := range append(r.history.Items[:len(r.history.Items):len(r.history.Items)], r.create.Input...) {
 		if it.Type == typeMessage && gjson.GetBytes(it.JSON, "role").Str == "user" {
-			b = append(append(b, it.JSON...), ',')
+			b = append(append(b, it.Shown()...), ',')
 		}
 	}
 	sealed := r.service.deps.Sealer.Seal(r.from.Principal.Tenant, r.create.Model, afterCompaction+s.said())

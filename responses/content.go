@@ -83,19 +83,19 @@ func contentOf(parts gjson.Result) string {
 	return "[" + strings.Join(chat, ",") + "]"
 }
 
+// filePart is a file that goes as it is: what was loaded of it, or its data, or
+// its address.
 func filePart(part gjson.Result) string {
-	b := `{"type":"file","file":{`
+	member, value := "file_data", part.Get(loadedURL)
+	if !value.Exists() {
+		value = part.Get(member)
+	}
+	if !value.Exists() {
+		member, value = "file_url", part.Get("file_url")
+	}
+	name := ""
 	if v := part.Get("filename"); v.Exists() {
-		b += `"filename":` + v.Raw + `,`
+		name = `"filename":` + v.Raw + `,`
 	}
-	for _, name := range []string{loadedURL, "file_data", "file_url"} {
-		if v := part.Get(name); v.Exists() {
-			if name == loadedURL {
-				name = "file_data"
-			}
-			b += `"` + name + `":` + v.Raw + `,`
-			break
-		}
-	}
-	return strings.TrimSuffix(b, ",") + `}}`
+	return `{"type":"file","file":{` + name + `"` + member + `":` + value.Raw + `}}`
 }

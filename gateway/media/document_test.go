@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func newExtractor(t testing.TB) *Extractor {
+func newExtractor(t *testing.T) *Extractor {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -75,7 +75,7 @@ func documentOf(filter string, contents ...string) []byte {
 	return b.Bytes()
 }
 
-func deflate(t testing.TB, pieces ...string) string {
+func deflate(t *testing.T, pieces ...string) string {
 	t.Helper()
 	var b bytes.Buffer
 	w := zlib.NewWriter(&b)
@@ -108,7 +108,7 @@ func TestTextIsReadAsItStandsOnThePage(t *testing.T) {
 		{"glyphs by number", "BT /F2 12 Tf 72 700 Td <00010002> Tj ET", "AÄ"},
 		{"a form", "BT /F1 12 Tf 72 700 Td (page,) Tj ET /Fm Do", "page,\nin a form"},
 		{"no font", "BT 72 700 Td (lost) Tj ET", ""},
-		{"operators without what they need", "Q Q Td Tm Tf BT Tj ' \" TJ /F1 12 Tf ET", ""},
+		{"operators without what they need", "Q Td Q Tm Tf BT Tj ' \" TJ /F1 12 Tf ET", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

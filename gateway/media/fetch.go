@@ -122,11 +122,11 @@ func (l *Loader) fetch(ctx context.Context, s Source, left *budget) ([]byte, str
 	if err != nil {
 		return nil, "", &fault{code: failed, message: "The " + s.noun() + " could not be downloaded.", cause: err}
 	}
-	res, err := l.client.Do(req) //nolint:gosec // where it may go is checked when it connects
+	res, err := l.client.Do(req)
 	if err != nil {
 		return nil, "", &fault{code: failed, message: "The " + s.noun() + " could not be downloaded.", cause: err}
 	}
-	defer res.Body.Close() //nolint:errcheck // read to its end, or not wanted
+	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		return nil, "", &fault{code: failed, message: fmt.Sprintf("The %s could not be downloaded: its server answered with status %d.", s.noun(), res.StatusCode)}
 	}

@@ -68,7 +68,7 @@ func TestRedirectsAreCheckedAgain(t *testing.T) {
 	if !ok || transport.Proxy != nil {
 		t.Fatal("a proxy may be taken from the environment")
 	}
-	pool := secure.Client().Transport.(*http.Transport).TLSClientConfig //nolint:errcheck,forcetypeassert // net/http's own
+	pool := secure.Client().Transport.(*http.Transport).TLSClientConfig
 	transport.TLSClientConfig = pool.Clone()
 
 	for _, tt := range []struct{ name, url, reason string }{
@@ -81,7 +81,7 @@ func TestRedirectsAreCheckedAgain(t *testing.T) {
 	} {
 		t.Run(tt.name+" is refused", func(t *testing.T) {
 			t.Parallel()
-			_, body, err := get(t, client, tt.url) //nolint:bodyclose // get closes it
+			_, body, err := get(t, client, tt.url)
 			if err == nil || !strings.Contains(err.Error(), tt.reason) {
 				t.Errorf("%v, %q", err, body)
 			}
@@ -90,11 +90,11 @@ func TestRedirectsAreCheckedAgain(t *testing.T) {
 			}
 		})
 	}
-	res, body, err := get(t, client, server.URL+"?hops=321") //nolint:bodyclose // get closes it
+	res, body, err := get(t, client, server.URL+"?hops=321")
 	if err != nil || res.StatusCode != http.StatusOK || body != "referer= cookie= agent=weir" {
 		t.Errorf("three redirects: %v %q", err, body)
 	}
-	if _, _, err := get(t, NewClient(loopback(t, server), ClientConfig{}), server.URL+"?hops=1"); !errors.Is(err, errRedirects) { //nolint:bodyclose // get closes it
+	if _, _, err := get(t, NewClient(loopback(t, server), ClientConfig{}), server.URL+"?hops=1"); !errors.Is(err, errRedirects) {
 		t.Errorf("a client that follows none: %v", err)
 	}
 }
