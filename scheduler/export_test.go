@@ -48,6 +48,9 @@ func (e *Embedded) Audit() error {
 			return fmt.Errorf("endpoint %s has %d tokens, its leases %d", p.ID, p.tokens, tokens)
 		}
 	}
+	if err := e.fleet.prefix.audit(); err != nil {
+		return err
+	}
 	for _, b := range e.queues.bands {
 		for l := b.newest; l != nil; l = l.older {
 			if !exposed[l] {
@@ -58,6 +61,42 @@ func (e *Embedded) Audit() error {
 	}
 	if len(exposed) > 0 {
 		return fmt.Errorf("%d leases can be evicted, which no band lists", len(exposed))
+	}
+	return nil
+}
+
+// audit compares the parts of the index with each other.
+func (x *prefixIndex) audit() error {
+	entries, listed := 0, 0
+	for _, s := range x.shelves {
+		if s == nil {
+			continue
+		}
+		newer, n := uint32(0), 0
+		for i := s.newest; i != 0; i = x.at(i).older {
+			e := x.at(i)
+			switch {
+			case e.newer != newer || e.shelf != s.number:
+				return fmt.Errorf("entry %d is not where its neighbours say", i)
+			case x.entryOf(s, e.hash) != i:
+				return fmt.Errorf("the holders of block %d don't name its entry", e.hash)
+			case e.before != 0 && x.at(e.before).shelf != s.number:
+				return fmt.Errorf("block %d outlived the one before it", e.hash)
+			}
+			newer, n = i, n+1
+		}
+		if s.oldest != newer || n != s.size || n > s.capacity || n > 0 && s.tail != x.at(s.oldest).stamp {
+			return fmt.Errorf("an endpoint has %d blocks of at most %d, said to be %d", n, s.capacity, s.size)
+		}
+		entries += n
+	}
+	for i := range x.blocks {
+		for _, h := range x.blocks[i].slots {
+			listed += int(h.count)
+		}
+	}
+	if entries != listed {
+		return fmt.Errorf("endpoints have %d blocks, blocks %d holders", entries, listed)
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import "time"
 
 // What the picker keeps of a lease.
 type placed struct {
+	targets []Target
+
 	chain  *chain // until the engine has shown a token; nil: none
 	key    bindingKey
 	at     time.Time
@@ -28,6 +30,13 @@ func (f *fleet) place(l *lease, c choice, r *Request, now time.Time) {
 	}
 	if p.pending == 0 {
 		p.busy = f.prefix.clock
+	}
+	l.targets = p.targets
+	if len(c.endpoints) > 1 {
+		l.targets = nil
+		for _, q := range c.endpoints {
+			l.targets = append(l.targets, q.targets...)
+		}
 	}
 	p.pending += l.work
 	p.unseen++
@@ -55,7 +64,8 @@ func (f *fleet) started(l *lease, now time.Time) {
 		return
 	}
 	if took := now.Sub(l.at); took > 0 {
-		p.pace.observe(f.speed.observe(l.behind, took.Seconds()), now)
+		slow, weight := f.speed.observe(l.behind, took.Seconds())
+		p.pace.observe(slow, weight, now)
 	}
 	f.computed(l)
 }

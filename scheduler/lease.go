@@ -32,8 +32,9 @@ type leased struct {
 
 var _ Lease = (*lease)(nil)
 
-// Targets is the one endpoint. The slice is shared between leases.
-func (l *lease) Targets() []Target { return l.endpoint.targets }
+// Targets is the endpoint, and others where the profile wants fallbacks. The
+// slice may be shared between leases.
+func (l *lease) Targets() []Target { return l.targets }
 
 // Body is the request's own, until the engine has answered.
 func (l *lease) Body() []byte { return l.request.body }

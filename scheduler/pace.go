@@ -40,16 +40,17 @@ func (p *pace) fade(now time.Time) {
 	p.settle()
 }
 
-func (p *pace) observe(slow float64, now time.Time) {
+// observe takes a time as a multiple of what was to be expected, and its weight.
+func (p *pace) observe(slow, weight float64, now time.Time) {
 	p.fade(now)
-	p.seen++
-	p.sum += math.Log(min(max(slow, 1.0/maxSlow), maxSlow) / p.prior)
+	p.seen += weight
+	p.sum += weight * math.Log(min(max(slow, 1.0/maxSlow), maxSlow)/p.prior)
 	p.settle()
 }
 
 func (p *pace) settle() {
 	p.slow = p.prior
-	if by := math.Exp(p.sum / (priorWeight + p.seen)); by > clearly || by < 1/clearly {
+	if by := math.Exp(p.sum / (priorWeight + p.seen)); by > clearly || by*clearly < 1 {
 		p.slow *= by
 	}
 }
@@ -61,13 +62,16 @@ func (p *pace) settle() {
 type speed struct{ n, work, took, work2, both float64 }
 
 // observe takes a time to first token and the tokens that had to be computed
-// for it, and returns it as a multiple of what was to be expected.
-func (s *speed) observe(tokens int, seconds float64) (slow float64) {
+// for it, and returns it as a multiple of what was to be expected. What was to
+// take less than others weighs less: it says more of the steps of an engine than
+// of its speed.
+func (s *speed) observe(tokens int, seconds float64) (slow, weight float64) {
 	const keep = 1 - 1.0/256
 	work := float64(tokens)
 	s.n, s.work, s.took = keep*s.n+1, keep*s.work+work, keep*s.took+seconds
 	s.work2, s.both = keep*s.work2+work*work, keep*s.both+work*seconds
-	return seconds / s.expect(work)
+	expected := s.expect(work)
+	return seconds / expected, min(expected*s.n/s.took, 1)
 }
 
 func (s *speed) expect(work float64) (seconds float64) {

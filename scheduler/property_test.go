@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"testing"
@@ -49,6 +50,9 @@ func (m *model) collect(t *rapid.T) {
 
 func (m *model) check(t *rapid.T) {
 	m.collect(t)
+	if err := m.e.Audit(); err != nil {
+		t.Fatal(err)
+	}
 	s := m.e.State()
 	if s.Live != len(m.live) {
 		t.Fatalf("%d leases live, %d were given out and not ended", s.Live, len(m.live))
@@ -146,6 +150,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 				Turn:        rapid.IntRange(0, 3).Draw(t, "turn"),
 				TTFT:        time.Duration(rapid.IntRange(-1, 5).Draw(t, "ttft")) * time.Second,
 				Reserved:    rapid.SampledFrom([]int{0, 0, 500}).Draw(t, "reserved"),
+				Prompt:      [][]byte{bytes.Repeat([]byte(rapid.SampledFrom([]string{"a", "b"}).Draw(t, "prompt")), 256*rapid.IntRange(0, 6).Draw(t, "blocks"))},
 			}
 			if rapid.Bool().Draw(t, "retry") {
 				r.QueuedAt = time.Now().Add(-time.Duration(rapid.IntRange(-1, 5).Draw(t, "age")) * time.Second)
@@ -160,10 +165,16 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			}
 		}),
 		"end": act(func(t *rapid.T) {
-			o := scheduler.Outcome{Result: scheduler.Result(rapid.IntRange(0, 4).Draw(t, "result")), OutputTokens: rapid.IntRange(0, 500).Draw(t, "output")}
+			o := scheduler.Outcome{
+				Result: scheduler.Result(rapid.IntRange(0, 4).Draw(t, "result")), OutputTokens: rapid.IntRange(0, 500).Draw(t, "output"),
+				InputTokens: rapid.IntRange(0, 300).Draw(t, "uncached"), CachedTokens: rapid.SampledFrom([]int{0, 0, 100, 1000}).Draw(t, "cached"),
+			}
+			begun := rapid.Bool().Draw(t, "begun")
 			for id, l := range m.live {
 				delete(m.live, id)
-				l.Observe(scheduler.Progress{Kind: scheduler.FirstToken, OutputTokens: 1})
+				if begun {
+					l.Observe(scheduler.Progress{Kind: scheduler.FirstToken, OutputTokens: 1})
+				}
 				l.End(o)
 				l.End(scheduler.Outcome{Result: scheduler.EndpointFault})
 				break

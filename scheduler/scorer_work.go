@@ -13,7 +13,7 @@ const (
 	uncachedCost = 8
 	// evictionCost is what it costs more where it drives out blocks that were
 	// just used, compared with blocks that are the oldest of all.
-	evictionCost = 2
+	evictionCost = 1.5
 	// leaseCost is what a request costs that is being answered: it takes part
 	// in every step.
 	leaseCost = 64
@@ -68,19 +68,18 @@ func (f *fleet) sharers(a *sheet) float64 {
 }
 
 // ages sets how many prompts ago each endpoint last used what it would evict
-// for the request, and returns the most. One that has room evicts nothing, which
-// is as good as what was never used.
+// for the request, and returns the most. One that has room evicts nothing: that
+// is infinitely long ago.
 func (f *fleet) ages(a *sheet, out []float64) (oldest float64) {
 	prompt := 0
 	if a.chain != nil {
 		prompt = len(a.chain.hashes)
 	}
 	for i, p := range a.endpoints {
-		if p.cache.size+prompt-a.blocks[i] <= p.cache.capacity {
-			out[i] = math.Inf(1)
-			continue
+		out[i] = math.Inf(1)
+		if p.cache.size+prompt-a.blocks[i] > p.cache.capacity {
+			out[i] = float64(f.prefix.clock - p.cache.tail)
 		}
-		out[i] = float64(f.prefix.clock - p.cache.tail)
 		oldest = max(oldest, out[i])
 	}
 	return oldest
