@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"io"
 	"net/http"
 	"os"
@@ -14,14 +15,19 @@ import (
 // compliance are the cases of the Open Responses compliance suite, by its own
 // names, as `weir dev` answers them. Each is what the suite asks, and what it
 // asserts beyond the schemas.
-func compliance() map[string]struct {
+func compliance(t *testing.T) map[string]struct {
 	body string
 	then string // a second request, in which ID and CALL are of the first's answer
 	call bool   // the answer has to call a function
 } {
+	t.Helper()
 	const weather = `"tools":[{"type":"function","name":"get_weather","description":"Get the current weather for a location",
 		"parameters":{"type":"object","properties":{"location":{"type":"string","description":"A city and a state"}},"required":["location"]}}]`
 	const pixel = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
+	pdf, err := os.ReadFile("testdata/page.pdf")
+	if err != nil {
+		t.Fatal(err)
+	}
 	says := func(role, text string) string {
 		return `{"type":"message","role":"` + role + `","content":"` + text + `"}`
 	}
@@ -39,6 +45,9 @@ func compliance() map[string]struct {
 		},
 		"image-input": {body: `"input":[{"type":"message","role":"user","content":[
 			{"type":"input_text","text":"What do you see in this image? Answer in one sentence."},{"type":"input_image","image_url":"` + pixel + `"}]}]`},
+		"file-input": {body: `"input":[{"type":"message","role":"user","content":[
+			{"type":"input_text","text":"Summarize the file."},
+			{"type":"input_file","filename":"page.pdf","file_data":"data:application/pdf;base64,` + base64.StdEncoding.EncodeToString(pdf) + `"}]}]`},
 		"multi-turn": {body: `"input":[` + says("user", "My name is Alice.") + `,` + says("assistant", "Hello Alice! How can I help you?") + `,` + says("user", "What is my name?") + `]`},
 		"function-call-roundtrip": {
 			body: weather + `,"tool_choice":{"type":"function","name":"get_weather"},"input":"What is the weather in Paris?"`, call: true,
@@ -55,7 +64,7 @@ func TestOpenResponsesCompliance(t *testing.T) {
 	t.Parallel()
 	d := startDev(t, t.TempDir())
 	schemas := vendorNeutral(t)
-	for name, c := range compliance() {
+	for name, c := range compliance(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := comply(t, d, schemas, c.body)
