@@ -64,8 +64,8 @@ func TestSecretsHideThemselves(t *testing.T) {
 func TestAllComplaintsComeTogether(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, "weir.yaml", "colour: red\nlog_level: loud\n")
-	_, err := loadConfig(file, env(map[string]string{"WEIR_HTTP_MAX_BODY": "much", "WEIR_TRUSTED_PROXIES": "10.0.0.0/99"}))
-	for _, want := range []string{"colour", "log_level", "http_max_body", "trusted_proxies"} {
+	_, err := loadConfig(file, env(map[string]string{"WEIR_HTTP_MAX_BODY": "much", "WEIR_TRUSTED_PROXIES": "10.0.0.0/99", "WEIR_OUTBOUND_PORTS": "80,0", "WEIR_MEDIA_FETCH": "perhaps"}))
+	for _, want := range []string{"colour", "log_level", "http_max_body", "trusted_proxies", "outbound_ports", "media_fetch"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no complaint about %s in: %v", want, err)
 		}
