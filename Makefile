@@ -85,6 +85,10 @@ test-clients: needs redis sdk-deps ## Codex, the AI SDK, the Agents SDK, LangCha
 bench: build ## measure the gateway beside a bare proxy; writes docs/performance.md
 	go run ./bench -weir .bin/weir -o docs/performance.md $(BENCH)
 
+.PHONY: bench-responses
+bench-responses: ## measure a turn of a chain beside the Chat request that says the same; figures in docs/responses.md
+	go test ./api -run '^$$' -bench Chain -benchtime 1s
+
 .PHONY: bench-scheduling
 bench-scheduling: build ## measure the scheduler in virtual time, and agents through the gateway; writes docs/scheduling.md (TRACES=folder)
 	go run ./bench/replay -o docs/scheduling.md -traces $(or $(TRACES),../shared/traces)

@@ -33,7 +33,7 @@ func newHistoryCache(bytes int) *historyCache {
 		Weigher: func(_ chainKey, h *History) uint32 {
 			n := 256
 			for _, it := range h.Items {
-				n += len(it.JSON) + 96
+				n += len(it.JSON) + len(it.plain.text) + 128
 			}
 			return uint32(min(n, 1<<31)) //nolint:gosec // bounded
 		},
@@ -46,6 +46,9 @@ func newHistoryCache(bytes int) *historyCache {
 
 func (c *historyCache) put(o Owner, id string, h *History) {
 	if c.chains != nil {
+		for i := range h.Items {
+			h.Items[i].findPlain()
+		}
 		c.chains.Set(chainKey{o, id}, h)
 	}
 }

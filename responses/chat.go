@@ -10,14 +10,7 @@ import (
 func (c *Create) Chat(context []Item, d Dialect) ([]byte, error) {
 	d.AllTurns = c.raw.Get("reasoning.context").String() == "all_turns"
 	all := append(context[:len(context):len(context)], c.Input...)
-	messages, err := Messages(c.Instructions, all, d)
-	if err != nil {
-		return nil, err
-	}
-	if len(messages) == 2 {
-		return nil, problem("input", "empty_array", "Invalid 'input': there is nothing to answer.")
-	}
-	b := make([]byte, 0, len(messages)+len(c.tools.chat)+1024)
+	b := make([]byte, 0, size(all)+len(c.Instructions)+len(c.tools.chat)+1024)
 	b = append(append(b, `{"model":`...), quote(c.Model)...)
 	b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)
 	if functions := c.tools.functions(c.choice); len(functions) > 0 {
@@ -29,7 +22,13 @@ func (c *Create) Chat(context []Item, d Dialect) ([]byte, error) {
 			b = append(b, `,"parallel_tool_calls":false`...)
 		}
 	}
-	b = member(b, "messages", string(messages))
+	b, n, err := appendMessages(append(b, `,"messages":`...), c.Instructions, all, d)
+	switch {
+	case err != nil:
+		return nil, err
+	case n == 0:
+		return nil, problem("input", "empty_array", "Invalid 'input': there is nothing to answer.")
+	}
 	return end(c.sampling(c.format(b))), nil
 }
 

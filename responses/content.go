@@ -55,31 +55,50 @@ func imagePart(part gjson.Result) string {
 	return `{"type":"image_url","image_url":{"url":` + url.Raw + detail + `}}`
 }
 
-// contentOf renders the parts of a message for Chat: a text where all of them
-// are, because some templates know nothing else.
-func contentOf(parts gjson.Result) string {
+// appendContent renders the parts of a message for Chat: a text where all of
+// them are, because some templates know nothing else.
+func appendContent(b []byte, parts gjson.Result) []byte {
 	plain := true
+	parts.ForEach(func(_, part gjson.Result) bool {
+		kind := part.Get("type").Str
+		plain = kind != "input_image" && (kind != "input_file" || part.Get(loadedText).Exists())
+		return plain
+	})
+	if plain {
+		return append(appendJoined(append(b, '"'), textsOf(parts), `\n`), '"')
+	}
+	return append(b, mixedContent(parts)...)
+}
+
+// appendJoined is strings.Join without a copy of its own.
+func appendJoined(b []byte, texts []string, between string) []byte {
+	for i, text := range texts {
+		if i > 0 {
+			b = append(b, between...)
+		}
+		b = append(b, text...)
+	}
+	return b
+}
+
+// mixedContent renders parts that are not all texts.
+func mixedContent(parts gjson.Result) string {
 	var chat []string
 	parts.ForEach(func(_, part gjson.Result) bool {
 		switch part.Get("type").Str {
 		case "input_image":
-			plain = false
 			chat = append(chat, imagePart(part))
 		case "input_file":
 			if text := part.Get(loadedText); text.Exists() {
 				chat = append(chat, `{"type":"text","text":`+text.Raw+`}`)
 				break
 			}
-			plain = false
 			chat = append(chat, filePart(part))
 		default:
 			chat = append(chat, `{"type":"text","text":"`+strings.Join(textsOf(gjson.Parse("["+part.Raw+"]")), "")+`"}`)
 		}
 		return true
 	})
-	if plain {
-		return `"` + strings.Join(textsOf(parts), `\n`) + `"`
-	}
 	return "[" + strings.Join(chat, ",") + "]"
 }
 

@@ -13,6 +13,29 @@ type Item struct {
 	ID   string
 	Type string
 	JSON []byte
+
+	plain plainMessage
+}
+
+// plainMessage is what a message says, where it is one of the user's or the
+// model's and of one text: most of a long chain is, and need not be read anew
+// for every turn. The zero value is unknown.
+type plainMessage struct{ role, text string } // the text is escaped
+
+func (it *Item) findPlain() {
+	v := gjson.ParseBytes(it.JSON)
+	role := v.Get("role").Str
+	if it.Type != typeMessage || role != "user" && role != "assistant" {
+		return
+	}
+	parts := v.Get("content").Array()
+	if len(parts) != 1 {
+		return
+	}
+	switch parts[0].Get("type").Str {
+	case "input_text", "output_text":
+		it.plain = plainMessage{role: role, text: inner(parts[0].Get("text").Raw)}
+	}
 }
 
 // The types of items that this package understands.

@@ -27,6 +27,7 @@ type Dialect struct {
 type transcript struct {
 	dialect  Dialect
 	b        []byte
+	n        int // messages
 	turn     assistant
 	open     []string        // calls without an output yet, as JSON
 	answered map[string]bool // calls that have an output somewhere, as JSON
@@ -45,33 +46,43 @@ type assistant struct {
 // Messages renders items as the array of a Chat request. instructions is a JSON
 // string; empty when there are none. The error is a *Problem.
 func Messages(instructions string, items []Item, d Dialect) ([]byte, error) {
-	t := &transcript{dialect: d, b: append(make([]byte, 0, size(items)), '['), answered: map[string]bool{}}
+	b, _, err := appendMessages(make([]byte, 0, size(items)), instructions, items, d)
+	return b, err
+}
+
+// appendMessages is Messages into b; n says how many there are.
+func appendMessages(b []byte, instructions string, items []Item, d Dialect) (messages []byte, n int, err error) {
+	t := &transcript{dialect: d, b: append(b, '['), answered: map[string]bool{}}
 	parsed := make([]gjson.Result, len(items))
 	loop := -1 // the last message of the user
+	roles := make([]string, len(items))
 	for i, it := range items {
-		parsed[i] = gjson.ParseBytes(it.JSON)
-		if it.Type == typeMessage && parsed[i].Get("role").Str == "user" {
+		if roles[i] = it.plain.role; roles[i] == "" {
+			parsed[i] = gjson.ParseBytes(it.JSON)
+			roles[i] = parsed[i].Get("role").Str
+		}
+		if it.Type == typeMessage && roles[i] == "user" {
 			loop = i
 		}
 		if it.Type == typeOutput || it.Type == typeCustomOutput {
 			t.answered[parsed[i].Get("call_id").Raw] = true
 		}
 	}
-	merged := t.systems(instructions, items, parsed)
+	merged := t.systems(instructions, items, parsed, roles)
 	for i, it := range items {
 		if merged[i] || it.Type == typeReasoning && i < loop && !d.AllTurns {
 			continue
 		}
-		if err := t.item(it.Type, parsed[i]); err != nil {
-			return nil, err
+		if err := t.next(it, parsed[i]); err != nil {
+			return nil, 0, err
 		}
 	}
 	t.flush()
 	if len(t.open) > 0 {
-		return nil, noOutput(t.open[0])
+		return nil, 0, noOutput(t.open[0])
 	}
 	t.flushImages()
-	return append(t.b, ']'), nil
+	return append(t.b, ']'), t.n, nil
 }
 
 func size(items []Item) int {
@@ -84,14 +95,14 @@ func size(items []Item) int {
 
 // systems writes the first message: the instructions, and what systems and
 // developers say. It returns which items are in it.
-func (t *transcript) systems(instructions string, items []Item, parsed []gjson.Result) (merged []bool) {
+func (t *transcript) systems(instructions string, items []Item, parsed []gjson.Result, roles []string) (merged []bool) {
 	merged = make([]bool, len(items))
 	var texts []string
 	if instructions != "" {
 		texts = append(texts, inner(instructions))
 	}
 	for i, it := range items {
-		role := parsed[i].Get("role").Str
+		role := roles[i]
 		if it.Type == typeMessage && (role == "system" || role == "developer" && !t.dialect.Developer) {
 			merged[i] = true
 			texts = append(texts, textsOf(parsed[i].Get("content"))...)
@@ -105,14 +116,40 @@ func (t *transcript) systems(instructions string, items []Item, parsed []gjson.R
 	return merged
 }
 
-func (t *transcript) message(raw string) {
-	if len(t.b) > 1 {
+// message appends one, in pieces: the long ones are copied once.
+func (t *transcript) message(pieces ...string) {
+	if t.n++; t.n > 1 {
 		t.b = append(t.b, ',')
 	}
-	t.b = append(t.b, raw...)
+	t.add(pieces...)
 }
 
-// item adds one to the transcript.
+// add appends to the message that was begun.
+func (t *transcript) add(pieces ...string) {
+	for _, p := range pieces {
+		t.b = append(t.b, p...)
+	}
+}
+
+// next adds an item to the transcript.
+func (t *transcript) next(it Item, v gjson.Result) error {
+	switch it.plain.role {
+	case "":
+		return t.item(it.Type, v)
+	case "assistant":
+		t.turn.begun = true
+		t.turn.text = append(t.turn.text, it.plain.text)
+		return nil
+	default:
+		if err := t.interrupt(); err != nil {
+			return err
+		}
+		t.message(`{"role":"user","content":"`, it.plain.text, `"}`)
+		return nil
+	}
+}
+
+// item adds one that has to be read.
 func (t *transcript) item(kind string, v gjson.Result) error {
 	switch kind {
 	case typeMessage:
@@ -140,18 +177,27 @@ func (t *transcript) item(kind string, v gjson.Result) error {
 	return nil
 }
 
-// other is a message of the user, or of a system in the middle.
-func (t *transcript) other(v gjson.Result) error {
+// interrupt ends the assistant's turn for somebody else's message.
+func (t *transcript) interrupt() error {
 	t.flush()
 	if len(t.open) > 0 {
 		return noOutput(t.open[0])
 	}
 	t.flushImages()
+	return nil
+}
+
+// other is a message of the user, or of a system in the middle.
+func (t *transcript) other(v gjson.Result) error {
+	if err := t.interrupt(); err != nil {
+		return err
+	}
 	role := v.Get("role").Str
 	if role == "developer" && !t.dialect.Developer {
 		role = "system"
 	}
-	t.message(`{"role":"` + role + `","content":` + contentOf(v.Get("content")) + `}`)
+	t.message(`{"role":"`, role, `","content":`)
+	t.b = append(appendContent(t.b, v.Get("content")), '}')
 	return nil
 }
 
@@ -203,18 +249,19 @@ func (t *transcript) flush() {
 		return
 	}
 	t.flushImages()
-	content := "null" // what templates want beside calls
+	t.message(`{"role":"assistant","content":`)
 	if text := strings.Join(a.text, `\n`); text != "" || len(a.calls) == 0 {
-		content = `"` + text + `"`
+		t.add(`"`, text, `"`)
+	} else {
+		t.add("null") // what templates want beside calls
 	}
-	m := `{"role":"assistant","content":` + content
 	if a.reasoning != "" { // engines differ in the name
-		m += `,"reasoning":"` + a.reasoning + `","reasoning_content":"` + a.reasoning + `"`
+		t.add(`,"reasoning":"`, a.reasoning, `","reasoning_content":"`, a.reasoning, `"`)
 	}
 	if len(a.calls) > 0 {
-		m += `,"tool_calls":[` + strings.Join(a.calls, ",") + `]`
+		t.add(`,"tool_calls":[`, strings.Join(a.calls, ","), `]`)
 	}
-	t.message(m + `}`)
+	t.add(`}`)
 }
 
 // flushImages shows the model the images of tools' outputs, as the user's.

@@ -124,6 +124,13 @@ func TestItemsBecomeMessages(t *testing.T) {
 			if diff := cmp.Diff(normal(t, tt.want), normal(t, string(got))); diff != "" {
 				t.Error(diff)
 			}
+			remembered := itemsOf(t, tt.input)
+			for i := range remembered {
+				remembered[i].findPlain()
+			}
+			if again, err := Messages(tt.instructions, remembered, tt.dialect); err != nil || string(again) != string(got) {
+				t.Errorf("from memory %s (%v), else %s", again, err, got)
+			}
 		})
 	}
 }
