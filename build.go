@@ -191,6 +191,7 @@ func openRedis(c *Config) (*redis.Client, error) {
 
 func (p *program) buildGateway(limits admission.Store, registry *prometheus.Registry) {
 	p.fleet = gateway.NewFleet(p.log, p.catalogue, registry)
+	p.fleet.Divide(p.cfg.Replicas)
 	p.background = append(p.background, p.fleet.Run)
 	p.gateway = gateway.New(p.log, gateway.Deps{
 		Catalogue: p.catalogue, Limits: limits, Pools: p.fleet, Receipts: p.settler, Metrics: registry,
@@ -322,6 +323,11 @@ func (p *program) checks() []api.Check {
 			}
 			return nil
 		}},
+	}
+	if n := p.cfg.Replicas; n > 1 {
+		list = append(list, api.Check{Name: "pools", Note: true, Run: func(context.Context) error {
+			return fmt.Errorf("%d replicas have queues of their own: what a pool may run and hold is divided by %d, and order and fairness hold within a replica", n, n)
+		}})
 	}
 	list = append(list, api.Check{Name: "isolation", Run: p.gateway.CheckIsolation})
 	if p.limits != nil {

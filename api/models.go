@@ -38,11 +38,17 @@ func viewOf(m *catalogue.Model) modelView {
 	return v
 }
 
+// offers reports whether the caller may use the model: its key has it, it is
+// still sold, and some pool may serve the caller's tenant and plan.
+func offers(snap Catalogue, m *catalogue.Model, x *exchange) bool {
+	return x.principal.MayUse(m.Name) && m.Sold(x.receivedAt) && snap.Offers(m, x.principal)
+}
+
 // listModels shows the models that the caller may use.
 func (s *Server) listModels(x *exchange) error {
-	list := modelList{Object: "list", Data: []modelView{}}
-	for _, m := range s.catalogue().Models() {
-		if x.principal.MayUse(m.Name) && m.Sold(x.receivedAt) {
+	list, snap := modelList{Object: "list", Data: []modelView{}}, s.catalogue()
+	for _, m := range snap.Models() {
+		if offers(snap, m, x) {
 			list.Data = append(list.Data, viewOf(m))
 		}
 	}
@@ -56,8 +62,9 @@ func (s *Server) getModel(x *exchange) error {
 	if err != nil {
 		return because(unknownURL, err)
 	}
-	m, ok := s.catalogue().Lookup(name)
-	if !ok || !x.principal.MayUse(m.Name) || !m.Sold(x.receivedAt) {
+	snap := s.catalogue()
+	m, ok := snap.Lookup(name)
+	if !ok || !offers(snap, m, x) {
 		return because(gateway.ModelNotFound, nil)
 	}
 	return s.answerJSON(x, viewOf(m))

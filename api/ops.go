@@ -22,6 +22,8 @@ type Check struct {
 	// Vital checks make the server not ready when they fail; others make it
 	// degraded, which is still ready.
 	Vital bool
+	// Note has what Run returns be told without making the server degraded.
+	Note bool
 	// Run returns what is wrong. Operators read it: it holds no secrets.
 	Run func(ctx context.Context) error
 }
@@ -108,6 +110,7 @@ func runChecks(ctx context.Context, checks []Check) (int, readiness) {
 			continue
 		case c.Vital:
 			status, answer.Status = http.StatusServiceUnavailable, "not ready"
+		case c.Note:
 		case answer.Status == "ready":
 			answer.Status = "degraded"
 		}

@@ -106,10 +106,11 @@ func TestReadiness(t *testing.T) {
 		want   readiness
 	}{
 		{"nothing to check", nil, 200, readiness{"ready", map[string]string{}}},
-		{"all well", []Check{{"a", true, good}, {"b", false, good}}, 200, readiness{"ready", map[string]string{"a": "ok", "b": "ok"}}},
-		{"degraded", []Check{{"a", true, good}, {"b", false, bad}}, 200, readiness{"degraded", map[string]string{"a": "ok", "b": "away"}}},
-		{"not ready", []Check{{"a", true, bad}, {"b", false, good}}, 503, readiness{"not ready", map[string]string{"a": "away", "b": "ok"}}},
-		{"both", []Check{{"a", true, bad}, {"b", false, bad}}, 503, readiness{"not ready", map[string]string{"a": "away", "b": "away"}}},
+		{"all well", []Check{{Name: "a", Vital: true, Run: good}, {Name: "b", Vital: false, Run: good}}, 200, readiness{"ready", map[string]string{"a": "ok", "b": "ok"}}},
+		{"degraded", []Check{{Name: "a", Vital: true, Run: good}, {Name: "b", Vital: false, Run: bad}}, 200, readiness{"degraded", map[string]string{"a": "ok", "b": "away"}}},
+		{"a note", []Check{{Name: "a", Vital: true, Run: good}, {Name: "b", Note: true, Run: bad}}, 200, readiness{"ready", map[string]string{"a": "ok", "b": "away"}}},
+		{"not ready", []Check{{Name: "a", Vital: true, Run: bad}, {Name: "b", Vital: false, Run: good}}, 503, readiness{"not ready", map[string]string{"a": "away", "b": "ok"}}},
+		{"both", []Check{{Name: "a", Vital: true, Run: bad}, {Name: "b", Vital: false, Run: bad}}, 503, readiness{"not ready", map[string]string{"a": "away", "b": "away"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"weir/gateway/catalogue"
 	"weir/gateway/media"
 	"weir/responses"
+	"weir/tenants"
 )
 
 // Runner runs an exchange. gateway.Gateway is one. An error that it returns
@@ -34,6 +35,8 @@ type Catalogue interface {
 	Lookup(name string) (*catalogue.Model, bool)
 	// Models lists all models in the order of their names.
 	Models() []*catalogue.Model
+	// Offers reports whether some pool of the model may serve the caller.
+	Offers(m *catalogue.Model, who *tenants.Principal) bool
 }
 
 // Config bounds the server. Zero takes the default.

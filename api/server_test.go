@@ -73,12 +73,18 @@ func (s shop) Lookup(name string) (*catalogue.Model, bool) {
 	return nil, false
 }
 
+// Offers keeps what is served elsewhere from everybody.
+func (shop) Offers(m *catalogue.Model, _ *tenants.Principal) bool {
+	return len(m.Routes) == 0 || m.Routes[0].Pool != "elsewhere"
+}
+
 func newShop() shop {
 	shutdown := time.Date(2999, 3, 1, 0, 0, 0, 0, time.UTC)
 	past := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	return shop{
 		{Name: "org/big", Created: 1700000000, OwnedBy: "org", Context: 131072, MaxOutput: 4096, ShutdownDate: &shutdown, TemplateKeys: []string{"enable_thinking"}},
 		{Name: "org/gone", ShutdownDate: &past},
+		{Name: "org/theirs", Routes: []catalogue.Route{{Pool: "elsewhere"}}},
 		{Name: "sim-chat", Aliases: []string{"gpt-sim"}},
 	}
 }
@@ -458,6 +464,7 @@ func TestModels(t *testing.T) {
 		{"an unknown one", "/v1/models/nothing", "good", 404, ""},
 		{"one that the key may not use looks unknown", "/v1/models/org/big", "one", 404, ""},
 		{"one that is shut down looks unknown, and is not listed", "/v1/models/org/gone", "good", 404, ""},
+		{"one that no pool may serve to the caller looks unknown, and is not listed", "/v1/models/org/theirs", "good", 404, ""},
 		{"no name", "/v1/models/", "good", 404, ""},
 	}
 	for _, tt := range tests {

@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 
@@ -93,4 +94,40 @@ func TestEvictionEndToEnd(t *testing.T) {
 			h.idle(t)
 		})
 	}
+}
+
+// A pool has a budget for retries, since it may fail as a whole. What gives way
+// to others didn't fail: it runs again even where the budget is spent.
+func TestARetryAfterAnEvictionTakesNothingOfTheBudget(t *testing.T) {
+	t.Parallel()
+	const rounds = 5 // more than a new pool's budget holds
+	whole := events(chunk("a", 1), usageEvent, doneEvent)
+	running := make(chan struct{}, rounds)
+	begun := func(http.ResponseWriter, *http.Request) { running <- struct{}{} }
+	var steps []step
+	for range rounds {
+		steps = append(steps, then(begun, hang), whole, whole)
+	}
+	engine := serve(t, steps...)
+	h := build(t, []string{engine.URL}, func(h *house) {
+		h.pools.queue.SetConfig(scheduler.Config{MaxConcurrency: 1, Eviction: true})
+		h.plan.Limits = tenants.Limits{}
+		h.plan.Bands[tenants.TierDefault] = "spare"
+	})
+	for i := range rounds {
+		lowEnded := make(chan error, 1)
+		go func() {
+			lowEnded <- h.Run(t.Context(), h.call(func(c *gateway.Call) { c.ID, c.Stream = fmt.Sprint("req_low", i), true }), &caller{})
+		}()
+		<-running
+		if err := h.Run(t.Context(), h.call(func(c *gateway.Call) {
+			c.ID, c.Stream, c.Tier = fmt.Sprint("req_high", i), true, tenants.TierPriority
+		}), &caller{}); err != nil {
+			t.Fatalf("the higher band: %v", err)
+		}
+		if err := <-lowEnded; err != nil {
+			t.Fatalf("round %d: what gave way did not run again: %v", i, err)
+		}
+	}
+	h.idle(t)
 }

@@ -27,10 +27,11 @@ type Fleet struct {
 	log    *slog.Logger
 	source Source
 
-	mu      sync.RWMutex
-	pools   map[string]*watched
-	clients clients
-	closed  bool
+	mu       sync.RWMutex
+	pools    map[string]*watched
+	clients  clients
+	replicas int // that share the pools; 0 counts as 1
+	closed   bool
 }
 
 // watched is one pool that runs.
@@ -50,6 +51,19 @@ func NewFleet(log *slog.Logger, source Source, metrics prometheus.Registerer) *F
 		metrics.MustRegister(pool.NewCollector(f.Pools))
 	}
 	return f
+}
+
+// Divide tells how many replicas share the pools, each with queues of its own.
+// Each then takes its part of what may run and wait; order and fairness hold
+// within a replica. It is for before Run.
+func (f *Fleet) Divide(replicas int) {
+	f.mu.Lock()
+	f.replicas = replicas
+	for _, w := range f.pools {
+		w.scheduler.SetConfig(w.settings.Config.Divided(replicas))
+	}
+	f.mu.Unlock()
+	f.reconcile(f.source.Snapshot())
 }
 
 // Scheduler finds the scheduler of a pool.
@@ -139,7 +153,7 @@ func (f *Fleet) reconcile(snap *catalogue.Snapshot) {
 			f.pools[p.Name] = w
 		case !w.settings.Same(settings):
 			w.settings = settings
-			w.scheduler.SetConfig(settings.Config)
+			w.scheduler.SetConfig(settings.Config.Divided(f.replicas))
 		}
 		f.place(w.watcher, p, settings.Config.Detector.Staleness)
 	}
@@ -159,7 +173,7 @@ func (w *watched) end() {
 }
 
 func (f *Fleet) newPool(name string, settings catalogue.Scheduler) *watched {
-	s := scheduler.New(settings.Config, time.Now)
+	s := scheduler.New(settings.Config.Divided(f.replicas), time.Now)
 	return &watched{
 		scheduler: s, settings: settings,
 		watcher: pool.New(f.log.With("pool", name), pool.Config{}, s),

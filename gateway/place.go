@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/gateway/catalogue"
+	"weir/scheduler"
 	"weir/scheduler/pool"
 )
 
@@ -41,7 +42,8 @@ func (f *Fleet) place(w *pool.Pool, p *catalogue.Pool, stale time.Duration) {
 func (f *Fleet) endpoint(e catalogue.Endpoint) pool.Endpoint {
 	labels := e.AllLabels()
 	return pool.Endpoint{
-		ID: e.ID, URL: e.URL, MaxConcurrency: e.MaxConcurrency, MaxTokens: e.MaxTokens,
+		ID: e.ID, URL: e.URL,
+		MaxConcurrency: scheduler.Part(e.MaxConcurrency, f.replicas), MaxTokens: scheduler.Part(e.MaxTokens, f.replicas),
 		Speed: e.Speed, CacheBlocks: e.CacheBlocks, Labels: labels, Draining: e.Draining(),
 
 		Engine: labels[catalogue.LabelEngine],

@@ -182,6 +182,62 @@ func TestAPlanKeepsItsRequestsInPlace(t *testing.T) {
 	}
 }
 
+// A single-tenant pool serves whom it names and nobody else, and models are
+// offered to those alone whom some pool may serve.
+func TestModelsAreOfferedToWhomAPoolServes(t *testing.T) {
+	t.Parallel()
+	doc, _, err := catalogue.Parse([]byte(`apiVersion: weir/v1
+pools:
+  - {name: eu, region: eu, endpoints: []}
+  - {name: own, isolation: single-tenant, tenants: [ten_a], endpoints: []}
+  - {name: nobodys, isolation: single-tenant, endpoints: []}
+models:
+  - {name: everyones, operations: [chat], routes: [{pool: eu}]}
+  - {name: theirs, operations: [chat], routes: [{pool: own}]}
+  - {name: none, operations: [chat], routes: [{pool: nobodys}]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap := doc.Snapshot(nil)
+	for _, tt := range []struct {
+		name, tenant string
+		regions      []string
+		want         string
+	}{
+		{"the tenant of a pool", "ten_a", nil, "everyones theirs"},
+		{"another tenant", "ten_b", nil, "everyones"},
+		{"a plan of another region", "ten_b", []string{"us"}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var got []string
+			for _, m := range snap.Models() {
+				if snap.Offers(m, &tenants.Principal{Tenant: tenants.ID(tt.tenant), Plan: &tenants.Plan{Regions: tt.regions}}) {
+					got = append(got, m.Name)
+				}
+			}
+			if strings.Join(got, " ") != tt.want {
+				t.Errorf("offered %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// Replicas that share a pool without knowing of each other take their part of it.
+func TestReplicasDivideAPool(t *testing.T) {
+	t.Parallel()
+	o := newTown(t, "{pool: main}", "main scheduler: {max_concurrency: 10, max_queued: 9},")
+	o.fleet.Divide(3)
+	s := o.fleet.Pools()["main"].State
+	if got := s.Endpoints[0].MaxConcurrency; got != 3 {
+		t.Errorf("an endpoint may run %d of this replica's, want a third of 10", got)
+	}
+	if s.MaxQueued != 3 {
+		t.Errorf("%d may wait, want a third of 9", s.MaxQueued)
+	}
+}
+
 // The pool's own scheduler says how busy it is: what is more than spill_when
 // goes to the next route, and back only when the chain is a new one.
 func TestSpillOverByTheSchedulersPressure(t *testing.T) {

@@ -13,7 +13,8 @@ import (
 // more, as long as the caller has seen no byte, within the pool's budget, and
 // at an endpoint that the exchange has not been at: one that has just failed
 // would fail again, and a request that broke an engine must not meet it twice.
-// An evicted request may go back, since the endpoint did nothing wrong. The one
+// An evicted request may go back, since the endpoint did nothing wrong, and
+// that takes nothing of the budget. The one
 // other way to the same endpoint is not a retry: engines.post resends what the
 // engine provably never read.
 
@@ -27,7 +28,20 @@ const (
 // mayRetry decides on another attempt after one that failed.
 func (x *exchange) mayRetry(ctx context.Context) bool {
 	return x.failed.Cause.Effect().Retryable && x.attempts < maxAttempts && !x.suspect &&
-		ctx.Err() == nil && !x.out.started() && x.elsewhere() && x.g.retries.spend(x.pool.Name)
+		ctx.Err() == nil && !x.out.started() && x.elsewhere() && (x.ours() || x.g.retries.spend(x.pool.Name))
+}
+
+// ours reports whether the attempt failed for a reason of our own: the
+// scheduler took its place back. The budget is there for pools that fail. Such
+// a retry says nothing of the pool and adds nothing to its load, since it takes
+// its turn like any other request; maxAttempts bounds it.
+func (x *exchange) ours() bool { return x.failed.Cause == Evicted }
+
+// unspend gives back what a retry took of the budget that found no endpoint.
+func (x *exchange) unspend() {
+	if !x.ours() {
+		x.g.retries.refund(x.pool.Name)
+	}
 }
 
 // elsewhere reports whether the pool may have an endpoint that the exchange has

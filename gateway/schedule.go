@@ -33,7 +33,7 @@ func (x *exchange) schedule(ctx context.Context) *Error {
 		if x.failed == nil {
 			return &Error{Cause: NoEndpoint, Err: errNoTarget}
 		}
-		x.g.retries.refund(x.pool.Name)
+		x.unspend()
 		return x.failed
 	}
 	x.lease, x.attempts = lease, x.attempts+1
@@ -46,7 +46,7 @@ func (x *exchange) schedule(ctx context.Context) *Error {
 // refusal is why there was no lease.
 func (x *exchange) refusal(ctx context.Context, err error) *Error {
 	if x.failed != nil {
-		x.g.retries.refund(x.pool.Name)
+		x.unspend()
 	}
 	var refusal *scheduler.Refusal
 	switch {

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"cmp"
+	"slices"
 	"time"
 )
 
@@ -91,6 +92,49 @@ type Load struct {
 	BlockSize int       `json:"block_size"` // tokens of a cache block; 0 when it doesn't say
 	Blocks    int       `json:"blocks"`     // blocks of the cache; 0 when it doesn't say
 	At        time.Time `json:"at"`         // when it was read
+}
+
+// Divided is the config of one of so many schedulers that share the pool without
+// knowing of each other: with its part of all that may run or wait, one at
+// least.
+func (c Config) Divided(replicas int) Config {
+	if replicas <= 1 {
+		return c
+	}
+	c = c.withDefaults()
+	part := func(n *int) { *n = Part(*n, replicas) }
+	part(&c.MaxConcurrency)
+	part(&c.MaxQueued)
+	part(&c.MaxBandQueued)
+	part(&c.MaxFlowQueued)
+	part(&c.Detector.MaxTokens)
+	if c.MaxBytes > 0 {
+		c.MaxBytes = max(c.MaxBytes/int64(replicas), 1)
+	}
+	band := func(b BandConfig) BandConfig {
+		part(&b.MaxQueued)
+		part(&b.MaxFlowQueued)
+		b.MaxBytes = cmp.Or(b.MaxBytes, defaultBandBytes) / int64(replicas)
+		return b
+	}
+	c.DefaultBand, c.Bands = band(c.DefaultBand), slices.Clone(c.Bands)
+	if c.DefaultNegativeBand != nil {
+		negative := band(*c.DefaultNegativeBand)
+		c.DefaultNegativeBand = &negative
+	}
+	for i, b := range c.Bands {
+		c.Bands[i] = band(b)
+	}
+	return c
+}
+
+// Part is one of so many parts of a limit, one at least; what sets none, or
+// lets nothing through, stays as it is.
+func Part(limit, of int) int {
+	if limit <= 0 {
+		return limit
+	}
+	return max(limit/max(of, 1), 1)
 }
 
 func (c Config) withDefaults() Config {

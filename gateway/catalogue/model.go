@@ -78,10 +78,12 @@ type Pool struct {
 }
 
 // Serves reports whether the caller's plan lets its requests go to the pool, and
-// the pool takes the caller's tenant.
+// the pool takes the caller's tenant. One that is single-tenant takes only whom
+// it names, and so nobody where it names none.
 func (p *Pool) Serves(who *tenants.Principal) bool {
 	regions := who.Plan.Regions
-	return (len(p.Tenants) == 0 || slices.Contains(p.Tenants, string(who.Tenant))) &&
+	everyone := len(p.Tenants) == 0 && p.Isolation != tenants.IsolationSingleTenant
+	return (everyone || slices.Contains(p.Tenants, string(who.Tenant))) &&
 		(len(regions) == 0 || slices.Contains(regions, p.Region)) &&
 		tenants.Isolates(p.Isolation, who.Plan.Isolation)
 }

@@ -66,6 +66,14 @@ func (s *Snapshot) Lookup(name string) (*Model, bool) {
 // Models lists all models in the order of their names.
 func (s *Snapshot) Models() []*Model { return s.models }
 
+// Offers reports whether some pool of the model may serve the caller.
+func (s *Snapshot) Offers(m *Model, who *tenants.Principal) bool {
+	return slices.ContainsFunc(m.Routes, func(r Route) bool {
+		p, ok := s.Pool(r.Pool)
+		return ok && p.Serves(who)
+	})
+}
+
 // Pool finds a pool.
 func (s *Snapshot) Pool(name string) (*Pool, bool) {
 	p, ok := s.pools[name]
