@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"syscall"
@@ -115,6 +116,23 @@ func becomes(t *testing.T, url, key, id, status string, within time.Duration) (r
 	return response
 }
 
+// sharedRedis starts a Redis that answers, and returns the setting for it.
+func sharedRedis(t *testing.T) string {
+	t.Helper()
+	address := freeAddress(t)
+	_, port, _ := strings.Cut(address, ":")
+	startRedis(t, port)
+	eventually(t, 30*time.Second, func() string {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return err.Error()
+		}
+		_ = conn.Close()
+		return ""
+	})
+	return "WEIR_REDIS_URL=redis://" + address
+}
+
 func inBackground(tokens int, more string) string {
 	return fmt.Sprintf(`{"model":"sim-chat","input":"a long task","background":true,"max_output_tokens":%d%s}`, tokens, more)
 }
@@ -145,10 +163,8 @@ func TestABackgroundResponseIsQueuedAtOnceAndMade(t *testing.T) {
 
 func TestAnotherReplicaResumesAndCancels(t *testing.T) {
 	t.Parallel()
-	port := strings.Split(freeAddress(t), ":")[1]
-	startRedis(t, port)
+	redis := sharedRedis(t)
 	in := install(t)
-	redis := "WEIR_REDIS_URL=redis://127.0.0.1:" + port
 	first, _ := in.serve(t, redis)
 	second, _ := in.serve(t, redis)
 
@@ -160,16 +176,13 @@ func TestAnotherReplicaResumesAndCancels(t *testing.T) {
 	}
 	s.close() // nobody listens any more, and it goes on
 
-	from := first
 	for _, url := range []string{second, first} {
 		back := open(t, http.MethodGet, url+"/v1/responses/"+id+"?stream=true&starting_after=3", in.key, "")
 		if e := back.next(t); e.Get("sequence_number").Int() != 4 {
 			t.Fatalf("%s resumes with %s", url, e.Raw)
 		}
 		back.close()
-		from = url
 	}
-	_ = from
 	whole := open(t, http.MethodGet, second+"/v1/responses/"+id+"?stream=true", in.key, "")
 	for range 20 {
 		whole.next(t)
@@ -217,4 +230,90 @@ func TestOnlyABackgroundResponseCanBeCancelled(t *testing.T) {
 	if status, got := call(t, http.MethodPost, url+"/v1/responses/resp_none/cancel", in.key); status != http.StatusNotFound {
 		t.Errorf("one that isn't there: %d %s", status, got.Raw)
 	}
+}
+
+func TestAStreamIsFailedWhoseReplicaDiedAfterItsFirstToken(t *testing.T) {
+	t.Parallel()
+	redis := sharedRedis(t)
+	in := install(t)
+	first, p := in.serve(t, redis)
+	s := open(t, http.MethodPost, first+"/v1/responses", in.key, inBackground(8000, `,"stream":true`))
+	id, last := "", int64(-1)
+	for id == "" || last < 20 {
+		e := s.next(t)
+		if got := e.Get("response.id").Str; got != "" {
+			id = got
+		}
+		last = e.Get("sequence_number").Int()
+	}
+	p.signal(syscall.SIGKILL)
+	<-p.done
+	second, _ := in.serve(t, redis)
+	// What was shown can't be taken back: it is not run a second time.
+	back := open(t, http.MethodGet, fmt.Sprintf("%s/v1/responses/%s?stream=true&starting_after=%d", second, id, last), in.key, "")
+	oneEnd(t, back.rest(t, last), "failed")
+	if r := becomes(t, second, in.key, id, "failed", time.Second); r.Get("error.code").Str != "server_error" {
+		t.Errorf("failed as %s", r.Get("error").Raw)
+	}
+}
+
+func TestFourReadersFollowAStreamUntilItIsDeleted(t *testing.T) {
+	t.Parallel()
+	in := install(t)
+	url, _ := in.serve(t)
+	s := open(t, http.MethodPost, url+"/v1/responses", in.key, inBackground(8000, `,"stream":true`))
+	id := s.next(t).Get("response.id").Str
+	at := url + "/v1/responses/" + id
+	var readers []*sse
+	for range 4 {
+		r := open(t, http.MethodGet, at+"?stream=true", in.key, "")
+		if e := r.next(t); e.Get("type").Str != "response.created" || e.Get("response.id").Str != id {
+			t.Fatalf("a full replay begins with %s", e.Raw)
+		}
+		readers = append(readers, r)
+	}
+	if fifth := open(t, http.MethodGet, at+"?stream=true", in.key, ""); fifth.status != http.StatusTooManyRequests {
+		t.Errorf("a fifth reader: %d", fifth.status)
+	}
+	readers[0].close()
+	eventually(t, 10*time.Second, func() string {
+		again := open(t, http.MethodGet, at+"?stream=true", in.key, "")
+		defer again.close()
+		if again.status != http.StatusOK {
+			return fmt.Sprint("the free place: ", again.status)
+		}
+		return ""
+	})
+	if status, r := call(t, http.MethodDelete, at, in.key); status != http.StatusOK {
+		t.Errorf("delete: %d %s", status, r.Raw)
+	}
+	if status, _ := call(t, http.MethodGet, at, in.key); status != http.StatusNotFound {
+		t.Errorf("deleted, but shown: %d", status)
+	}
+	for _, r := range append(readers[1:], s) {
+		for e := r.next(t); e.Exists(); e = r.next(t) {
+			continue
+		}
+	}
+}
+
+func TestARevokedKeyTakesItsRunsAndReadersAlong(t *testing.T) {
+	t.Parallel()
+	in := install(t)
+	url, _ := in.serve(t)
+	other := lastWord(runWeir(t, in.dir, in.environment, "key", "create", "--tenant", in.tenant, "--name", "second", "--quiet"))
+	s := open(t, http.MethodPost, url+"/v1/responses", in.key, inBackground(8000, `,"stream":true`))
+	id := s.next(t).Get("response.id").Str
+	becomes(t, url, other, id, "in_progress", 30*time.Second)
+	runWeir(t, in.dir, in.environment, "key", "revoke", in.keyID)
+	revoked := time.Now()
+	becomes(t, url, other, id, "cancelled", 10*time.Second)
+	for e := s.next(t); e.Exists(); e = s.next(t) {
+		continue
+	}
+	if took := time.Since(revoked); took > 5*time.Second+raceSlack() {
+		t.Errorf("it ended %v after its key", took)
+	}
+	whole := open(t, http.MethodGet, url+"/v1/responses/"+id+"?stream=true", other, "")
+	oneEnd(t, whole.rest(t, -1), "cancelled")
 }

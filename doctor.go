@@ -91,7 +91,28 @@ func diagnose(ctx context.Context, c *Config) []finding {
 			return list
 		}
 	}
-	return append(list, checkCatalogue(ctx, app)...)
+	return append(append(list, checkJobs(ctx, worker)), checkCatalogue(ctx, app)...)
+}
+
+// checkJobs looks whether anybody does jobs: replicas elect one among them that
+// makes the periodic ones.
+func checkJobs(ctx context.Context, worker *pgxpool.Pool) finding {
+	var led bool
+	var late int
+	err := worker.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM river.river_leader WHERE expires_at > now()),
+		       (SELECT count(*) FROM river.river_job WHERE state = 'available' AND scheduled_at < now() - interval '5 minutes')`).
+		Scan(&led, &late)
+	switch {
+	case err != nil:
+		return fault("jobs", err.Error(), "run `weir migrate` with WEIR_OWNER_DATABASE_URL")
+	case !led:
+		return warning("jobs", "no replica does any now", "start one with `weir serve`: background responses wait for it")
+	case late > 0:
+		return warning("jobs", fmt.Sprintf("%d have waited for more than 5 minutes", late), "add replicas, or raise background_runs")
+	default:
+		return fine("jobs")
+	}
 }
 
 func checkSecrets(c *Config) finding {

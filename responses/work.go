@@ -19,7 +19,7 @@ import (
 )
 
 // Again says that a run is not over, and when to look at it next.
-type Again struct{ After time.Duration }
+type Again struct{ After time.Duration } //nolint:errname // it is read as a word: return &Again{...}
 
 func (a *Again) Error() string { return fmt.Sprintf("not yet: look again in %v", a.After) }
 
@@ -324,7 +324,7 @@ func (w *work) overtaken(ctx context.Context) error {
 	defer cancel()
 	state, err := w.b.deps.Runs.State(ctx, w.claimed.Owner(), w.claimed.Response)
 	if err != nil || !Terminal(state.Status) || !w.answer.live || w.muted {
-		return nil //nolint:nilerr // it is gone, or another's: there is nothing to tell
+		return nil // it is gone, or another's: there is nothing to tell
 	}
 	w.made.mu.Lock()
 	defer w.made.mu.Unlock()

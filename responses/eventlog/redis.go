@@ -35,7 +35,7 @@ type waiters struct {
 // NewRedis makes one. It works without Run, but then readers learn of events
 // every second only.
 func NewRedis(log *slog.Logger, client *redis.Client, cfg Config) *Redis {
-	return &Redis{log: log, client: client, cfg: cfg.withDefaults(), waits: map[string]*waiters{}, topic: client.Subscribe(context.Background())} //nolint:contextcheck // no command is sent yet
+	return &Redis{log: log, client: client, cfg: cfg.withDefaults(), waits: map[string]*waiters{}, topic: client.Subscribe(context.Background())}
 }
 
 const lookEvery = time.Second
