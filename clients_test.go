@@ -39,8 +39,10 @@ func scripts() map[string][]turn {
 	return map[string][]turn{
 		"text":      {{deltas: say("Hello, ", "weir. ", "水門 \U0001f30a"), finish: "stop"}},
 		"reasoning": {{deltas: append(think("First, ", "think."), say("So it is.")...), finish: "stop"}},
-		"mixed": {{deltas: slices.Concat(think("Where?"), say("I look. ", "\n\n"), callDelta(0, "call_1", "weather", `{"city":"Paris"}`)),
-			finish: "tool_calls"}},
+		"mixed": {{
+			deltas: slices.Concat(think("Where?"), say("I look. ", "\n\n"), callDelta(0, "call_1", "weather", `{"city":"Paris"}`)),
+			finish: "tool_calls",
+		}},
 		"loop": {
 			{deltas: callDelta(0, "call_1", "weather", `{"city":"Paris"}`), finish: "tool_calls"},
 			{deltas: callDelta(0, "call_2", "weather", `{"city":"Rome"}`), finish: "tool_calls"},
@@ -210,7 +212,8 @@ func clients() map[string]client {
 		"Codex CLI": {tell: codex, heavy: true, features: []string{
 			"streamed text", "reasoning", "a task with edits of files", "going on after an engine's death", "an answer that is cut off",
 			"an engine that breaks off", "an engine that reports an error", "a rate limit", "a model at capacity",
-		}, own: map[string]promised{"reasoning": notShown, // Codex shows no status and no code
+		}, own: map[string]promised{ // it shows no status and no code
+			"reasoning":                 notShown,
 			"an answer that is cut off": {outcome: "error", message: "Incomplete response returned, reason: max_output_tokens"},
 			"a rate limit":              {outcome: "completed", message: "429 Too Many Requests"}, // it waits as long as it is told to
 			"a model at capacity":       {outcome: "error", message: "Selected model is at capacity"},
@@ -229,7 +232,7 @@ func TestClients(t *testing.T) {
 			}
 			answers := c.tell(t, r, c.features)
 			for _, feature := range c.features {
-				t.Run(feature, func(t *testing.T) { //nolint:paralleltest // compares what is there
+				t.Run(feature, func(t *testing.T) {
 					promise, known := promises()[feature]
 					if own, differs := c.own[feature]; differs {
 						promise = own

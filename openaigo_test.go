@@ -94,7 +94,7 @@ func goFeature(t *testing.T, r *rig, feature string) (*responses.Response, []str
 func goStream(t *testing.T, client openai.Client, p responses.ResponseNewParams) (*responses.Response, []string, error) {
 	t.Helper()
 	events := client.Responses.NewStreaming(t.Context(), p)
-	defer events.Close()
+	defer func() { _ = events.Close() }()
 	heard := ""
 	var last *responses.Response
 	for events.Next() {

@@ -9,9 +9,10 @@ import (
 	"testing"
 )
 
-// snippets are the README's blocks of code in a language, between two headings.
-func snippets(t *testing.T, language, from, to string) []string {
+// snippets are the README's blocks of code in a language that call the API.
+func snippets(t *testing.T, language string) []string {
 	t.Helper()
+	const from, to = "### Python", "### Your own model server"
 	raw, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -46,10 +47,9 @@ func TestTheREADMEWorksAsPrinted(t *testing.T) {
 		}
 		return string(out)
 	}
-	const first, last = "### Python", "### Your own model server"
 	t.Run("shell", func(t *testing.T) {
 		t.Parallel()
-		for _, code := range snippets(t, "sh", first, last) {
+		for _, code := range snippets(t, "sh") {
 			if out := run(t, ".", "bash", "-ec", code); !strings.Contains(out, `"status":"completed"`) || strings.Contains(out, `"previous_response_id":null`) {
 				t.Errorf("%s\nprinted %s", code, out)
 			}
@@ -60,7 +60,7 @@ func TestTheREADMEWorksAsPrinted(t *testing.T) {
 		if _, err := os.Stat("testdata/sdk/node/node_modules/openai"); err != nil {
 			t.Skip("needs `npm ci --ignore-scripts` in testdata/sdk/node (make test does it)")
 		}
-		for _, code := range snippets(t, "js", first, last) {
+		for _, code := range snippets(t, "js") {
 			if out := run(t, "testdata/sdk/node", "node", "--input-type=module", "-e", code); !strings.Contains(out, "imulated") {
 				t.Errorf("%s\nprinted %s", code, out)
 			}
@@ -71,7 +71,7 @@ func TestTheREADMEWorksAsPrinted(t *testing.T) {
 		if _, err := os.Stat("testdata/clients/python/.venv/bin/python"); err != nil {
 			t.Skip("needs openai-python: make test-clients installs it where PyPI is reached")
 		}
-		for _, code := range snippets(t, "python", first, last) {
+		for _, code := range snippets(t, "python") {
 			if out := run(t, "testdata/clients/python", ".venv/bin/python", "-c", code); !strings.Contains(out, "imulated") {
 				t.Errorf("%s\nprinted %s", code, out)
 			}
@@ -87,7 +87,7 @@ func TestTheREADMEWorksAsPrinted(t *testing.T) {
 			t.Skip("needs the Codex CLI: make test-clients installs it")
 		}
 		home := t.TempDir()
-		config := snippets(t, "toml", first, last)[0]
+		config := snippets(t, "toml")[0]
 		const printed = "http://localhost:8080/v1"
 		if !strings.Contains(config, printed) {
 			t.Fatalf("no %s in %s", printed, config)

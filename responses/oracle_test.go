@@ -175,12 +175,16 @@ func (o *oracle) broken(output []json.RawMessage) error {
 }
 
 type itemShape struct {
-	ID, Type, Status, Role string
-	CallID                 string          `json:"call_id"`
-	Name                   string          `json:"name"`
-	Arguments, Input       *string         //nolint:tagliatelle // as they stand
-	Content                json.RawMessage `json:"content"`
-	Summary                json.RawMessage `json:"summary"`
+	ID        string          `json:"id"`
+	Type      string          `json:"type"`
+	Status    string          `json:"status"`
+	Role      string          `json:"role"`
+	CallID    string          `json:"call_id"`
+	Name      string          `json:"name"`
+	Arguments *string         `json:"arguments"`
+	Input     *string         `json:"input"`
+	Content   json.RawMessage `json:"content"`
+	Summary   json.RawMessage `json:"summary"`
 }
 
 func (o *oracle) added(e *seenEvent) error {
