@@ -12,6 +12,7 @@ const maxBindings = 1 << 17
 // also keeps the hints of requests that say what they share a prefix with.
 type bindings struct {
 	ttl            time.Duration
+	most           int
 	byKey          map[bindingKey]*binding
 	newest, oldest *binding
 }
@@ -63,7 +64,7 @@ func (s *bindings) bind(r *Request, p *endpoint, blocks int, now time.Time) {
 	switch {
 	case x != nil:
 		s.unlink(x)
-	case len(s.byKey) < maxBindings:
+	case len(s.byKey) < s.most:
 		x = &binding{key: key}
 	default: // the one that was used longest ago makes place
 		x = s.oldest

@@ -9,7 +9,7 @@ import (
 func TestSessionsAreForgottenWhenIdle(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1_000_000, 0)
-	b := bindings{ttl: SessionAffinity{}.ttl()}
+	b := bindings{ttl: SessionAffinity{}.ttl(), most: 10}
 	p, r := &endpoint{}, &Request{Session: "s"}
 	b.bind(r, p, 0, start)
 	if x := b.find(r, start.Add(300*time.Second)); x == nil || x.endpoint != p {
@@ -32,17 +32,18 @@ func TestSessionsAreForgottenWhenIdle(t *testing.T) {
 
 func TestSessionsAreBounded(t *testing.T) {
 	t.Parallel()
-	b := bindings{ttl: time.Hour}
+	const most = 100
+	b := bindings{ttl: time.Hour, most: most}
 	now := time.Unix(1_000_000, 0)
 	name := func(i int) *Request { return &Request{Session: fmt.Sprint(i)} }
-	for i := range maxBindings + 10 {
+	for i := range most + 10 {
 		b.bind(name(i), &endpoint{}, 0, now)
 		b.bind(name(0), &endpoint{}, 0, now) // is in use
 	}
-	if len(b.byKey) != maxBindings {
-		t.Errorf("%d sessions remembered, want %d", len(b.byKey), maxBindings)
+	if len(b.byKey) != most {
+		t.Errorf("%d sessions remembered, want %d", len(b.byKey), most)
 	}
-	if b.find(name(0), now) == nil || b.find(name(1), now) != nil || b.find(name(maxBindings+9), now) == nil {
+	if b.find(name(0), now) == nil || b.find(name(1), now) != nil || b.find(name(most+9), now) == nil {
 		t.Error("not the longest unused were forgotten")
 	}
 }

@@ -10,7 +10,7 @@ import (
 // named with them.
 type Config struct {
 	// MaxConcurrency is how many leases an endpoint may have that names no
-	// limit of its own (64).
+	// limit of its own (64), but for Profile.Headroom.
 	MaxConcurrency int
 
 	// Requests that may wait in the pool (10,000), in one band (5,000) and in

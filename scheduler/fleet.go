@@ -50,7 +50,8 @@ type fleet struct {
 	maxConcurrency int
 	profile        profile
 	prefix         prefixIndex
-	blockTokens    int
+	blockTokens    int         // of a block of the index
+	cut            PrefixCache // how prompts are cut into them
 	hasher         atomic.Pointer[hasher]
 	chains         sync.Pool
 	bindings       bindings
@@ -65,9 +66,8 @@ type fleet struct {
 func (f *fleet) configure(cfg *Config) {
 	f.maxConcurrency = cfg.MaxConcurrency
 	f.profile = compile(cfg.Profile, cfg.Seed)
-	f.bindings.ttl = cfg.Profile.Session.ttl()
+	f.bindings.ttl, f.bindings.most = cfg.Profile.Session.ttl(), maxBindings
 	f.sheet.record = cfg.Decisions > 0
-	f.blockTokens = 0 // so that blocks are cut anew
 }
 
 // set replaces the endpoints. What stays keeps its leases, its health and what
@@ -163,8 +163,8 @@ func (f *fleet) measure() {
 			tokens = max(tokens, p.load.BlockSize)
 		}
 	}
-	if tokens != f.blockTokens { // nothing that is known fits any more
-		f.blockTokens = tokens
+	if tokens != f.blockTokens || cfg != f.cut { // nothing that is known fits any more
+		f.blockTokens, f.cut = tokens, cfg
 		f.hasher.Store(newHasher(cfg, tokens, &f.chains))
 		for _, p := range f.endpoints {
 			f.prefix.clear(&p.cache)

@@ -62,11 +62,28 @@ func TestRemovedEndpointIsForgotten(t *testing.T) {
 	}
 }
 
+func TestSettingsThatLeaveBlocksAloneForgetNothing(t *testing.T) {
+	t.Parallel()
+	r := rigged(t, Profile{}, candidate{has: 8})
+	again := func(p PrefixCache, bands ...BandConfig) int {
+		cfg := Config{Profile: Profile{Prefix: p}, Bands: bands}.withDefaults()
+		r.configure(&cfg)
+		r.set([]Endpoint{{ID: "e0"}}, r.now)
+		return r.prefix.search(r.request().chain.hashes)
+	}
+	if most := again(PrefixCache{BlockTokens: 64}, BandConfig{Priority: 7}); most != 8 {
+		t.Errorf("%d blocks are known after a change of bands, want all 8", most)
+	}
+	if most := again(PrefixCache{BlockTokens: 32}); most != 0 {
+		t.Errorf("%d blocks are known after a change of their size", most)
+	}
+}
+
 // The caches of many endpoints are to hit as often as one of their total size
 // would: nothing is kept twice without need, and what is evicted is old.
 func TestCachesTogetherActLikeOne(t *testing.T) {
 	t.Parallel()
-	const endpoints, blocks, chats, requests = 8, 300, 300, 10_000
+	const endpoints, blocks, chats, requests = 8, 300, 300, 6000
 	var f fleet
 	cfg := Config{Profile: Profile{Prefix: PrefixCache{BlockTokens: 64}}}.withDefaults()
 	f.configure(&cfg)

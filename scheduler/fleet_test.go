@@ -414,3 +414,15 @@ func TestMixedPoolIsLoadedByWhatEachCanTake(t *testing.T) {
 		})
 	}
 }
+
+func TestLeaseNamesFallbacks(t *testing.T) {
+	t.Parallel()
+	e := healthy(t, scheduler.Config{Profile: scheduler.Profile{Picker: scheduler.Picker{MaxEndpoints: 2}}}, endpoint("a", 8), endpoint("b", 8), endpoint("c", 8))
+	served(t, e, prompted("1", 6400, "x"), 0)
+	for range 3 {
+		targets := take(t, e, prompted("2", 6400, "x")).Targets()
+		if len(targets) != 2 || targets[0].Endpoint != "a" || targets[1].Endpoint == "a" || targets[1].URL == "" {
+			t.Errorf("targets are %+v, want the endpoint that has the prompt and another one", targets)
+		}
+	}
+}

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func chainOf(t testing.TB, p PrefixCache, blockTokens int, r Request) *chain {
+func chainOf(t *testing.T, p PrefixCache, blockTokens int, r Request) *chain {
 	t.Helper()
 	return newHasher(p.withDefaults(), blockTokens, &sync.Pool{}).chain(&r)
 }

@@ -83,7 +83,7 @@ func (x *prefixIndex) join(s *shelf) {
 	}
 	for i := 1; i < len(x.shelves); i++ {
 		if x.shelves[i] == nil {
-			s.number, x.shelves[i] = uint32(i), s //nolint:gosec // bounded
+			s.number, x.shelves[i] = uint32(i), s
 			return
 		}
 	}
