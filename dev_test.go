@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -210,7 +211,7 @@ func TestKillNineLosesNothingThatFinished(t *testing.T) {
 // readStream reads one streamed chat and reports its request id and whether
 // the terminal marker came.
 func readStream(ctx context.Context, d *dev, tokens int) (id string, whole bool) {
-	res, err := post(ctx, d.url+"/v1/chat/completions", d.key, chatBody(tokens, true))
+	res, err := post(ctx, d.url+"/v1/chat/completions", d.key, chatWith("sim-chat", fmt.Sprintf(`"stream":true,"max_tokens":%d,"ignore_eos":true`, tokens)))
 	if err != nil {
 		return "", false
 	}

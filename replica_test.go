@@ -141,7 +141,7 @@ func TestRevokedKeyStopsOnEveryReplicaWithinASecond(t *testing.T) {
 		}
 		res.Body.Close()
 	}
-	stream, err := post(t.Context(), second+"/v1/chat/completions", in.key, chatBody(4000, true))
+	stream, err := post(t.Context(), second+"/v1/chat/completions", in.key, chatWith("sim-chat", `"stream":true,"max_tokens":4000,"ignore_eos":true`))
 	if err != nil {
 		t.Fatal(err)
 	}
