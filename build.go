@@ -93,7 +93,7 @@ func (p *program) wire(ctx context.Context) error {
 	if err := p.buildScaler(ctx); err != nil {
 		return err
 	}
-	if err := p.buildResponses(); err != nil {
+	if err := p.buildResponses(); err != nil { //nolint:contextcheck // what it builds runs under contexts of its own
 		return err
 	}
 	if err := p.buildMedia(); err != nil {

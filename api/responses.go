@@ -20,6 +20,11 @@ type Responses interface {
 	Conversations
 	Said
 	Chats
+	Objects
+}
+
+// Objects are the responses themselves.
+type Objects interface {
 	Object(ctx context.Context, o responses.Owner, id string) ([]byte, error)
 	Delete(ctx context.Context, o responses.Owner, id string) error
 	Input(ctx context.Context, o responses.Owner, id string) ([]responses.Item, error)

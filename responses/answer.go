@@ -18,7 +18,7 @@ type answer struct {
 }
 
 // Begin tells the caller that a response has begun.
-func (a *answer) Begin(h gateway.Head) error { //nolint:forbidigo // an answer, not a transaction
+func (a *answer) Begin(h gateway.Head) error {
 	a.run.mu.Lock()
 	defer a.run.mu.Unlock()
 	h.Stream = a.live

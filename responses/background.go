@@ -210,7 +210,7 @@ func (b *Background) Run(ctx context.Context) error {
 		case <-time.After(time.Second):
 		}
 	}
-	return nil
+	return nil //nolint:nilerr // ctx has ended: that is how it stops
 }
 
 // listen hears announcements until its connection fails.

@@ -35,7 +35,7 @@ func newHistoryCache(bytes int) *historyCache {
 			for _, it := range h.Items {
 				n += len(it.JSON) + len(it.plain.text) + 128
 			}
-			return uint32(min(n, 1<<31)) //nolint:gosec // bounded
+			return uint32(min(n, 1<<31))
 		},
 	})
 	if err != nil { // only for options that contradict each other

@@ -2,6 +2,7 @@ package responses
 
 import (
 	"github.com/tidwall/gjson"
+	"slices"
 )
 
 // Chat renders the request as the body of a streamed Chat Completions request
@@ -9,7 +10,7 @@ import (
 // may be told is checked there, once for both APIs. The error is a *Problem.
 func (c *Create) Chat(context []Item, d Dialect) ([]byte, error) {
 	d.AllTurns = c.raw.Get("reasoning.context").String() == "all_turns"
-	all := append(context[:len(context):len(context)], c.Input...)
+	all := append(slices.Clip(context), c.Input...)
 	b := make([]byte, 0, size(all)+len(c.Instructions)+len(c.tools.chat)+1024)
 	b = append(append(b, `{"model":`...), quote(c.Model)...)
 	b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)

@@ -68,7 +68,7 @@ func (c *chatChoice) add(v gjson.Result) {
 		if c.texts[name] == nil {
 			c.texts[name] = &strings.Builder{}
 		}
-		c.texts[name].WriteString(inner(x.Raw))
+		_, _ = c.texts[name].WriteString(inner(x.Raw)) // never fails
 	}
 	delta.Get("tool_calls").ForEach(func(_, call gjson.Result) bool {
 		c.call(int(call.Get("index").Int())).add(call)

@@ -90,7 +90,7 @@ func (k *chatCopy) ended(document, usage []byte) {
 // effect keeps a whole answer, and nothing of one that broke off.
 func (k *chatCopy) effect(ctx context.Context, failure *gateway.Error) (func(*pgx.Batch), error) {
 	if failure != nil || k.rec.Object == nil {
-		return nil, nil //nolint:nilnil // no statements are no error
+		return nil, nil //nolint:nilnil,nilerr // no statements are no error, and the failure is the exchange's
 	}
 	return k.store.SaveChat(ctx, &k.rec)
 }

@@ -14,16 +14,16 @@ import (
 )
 
 // keepChat stores a completion as the settle writer would.
-func (h *house) keepChat(t testing.TB, r *responses.ChatRecord) {
-	t.Helper()
-	effect, err := h.store.SaveChat(t.Context(), r)
+func (h *house) keepChat(tb testing.TB, r *responses.ChatRecord) {
+	tb.Helper()
+	effect, err := h.store.SaveChat(tb.Context(), r)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var b pgx.Batch
 	effect(&b)
-	if err := h.db.Worker.SendBatch(t.Context(), &b).Close(); err != nil {
-		t.Fatal(err)
+	if err := h.db.Worker.SendBatch(tb.Context(), &b).Close(); err != nil {
+		tb.Fatal(err)
 	}
 }
 

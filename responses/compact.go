@@ -2,6 +2,7 @@ package responses
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -42,7 +43,7 @@ func (r *Run) compaction() []byte {
 	b := append([]byte(`{"id":"`), r.id...)
 	b = appendInt(append(b, `","object":"response.compaction","created_at":`...), int(r.created.Unix()))
 	b = append(b, `,"output":[`...)
-	for _, it := range append(r.history.Items[:len(r.history.Items):len(r.history.Items)], r.create.Input...) {
+	for _, it := range append(slices.Clip(r.history.Items), r.create.Input...) {
 		if it.Type == typeMessage && gjson.GetBytes(it.JSON, "role").Str == "user" {
 			b = append(append(b, it.Shown()...), ',')
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -212,7 +213,7 @@ type sealed struct {
 
 func sealItems(keys *tenants.DataKeys, input, output []Item) sealed {
 	s := sealed{outputs: []bool{}, ids: []string{}, kinds: []string{}, contents: [][]byte{}}
-	for i, it := range append(input[:len(input):len(input)], output...) {
+	for i, it := range append(slices.Clip(input), output...) {
 		s.outputs = append(s.outputs, i >= len(input))
 		s.ids, s.kinds = append(s.ids, it.ID), append(s.kinds, it.Type)
 		s.contents = append(s.contents, keys.Seal(it.JSON, aboutItem+it.ID))

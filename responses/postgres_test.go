@@ -28,37 +28,37 @@ type house struct {
 	stranger responses.Owner
 }
 
-func newHouse(t testing.TB) *house {
-	t.Helper()
-	db := pgtest.New(t)
+func newHouse(tb testing.TB) *house {
+	tb.Helper()
+	db := pgtest.New(tb)
 	peppers, err := tenants.ParsePeppers("1:" + base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{1}, 32)))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	masters, err := tenants.ParseMasterKeys("1:" + base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{2}, 32)))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	err = pgx.BeginFunc(t.Context(), db.App, func(tx pgx.Tx) error {
-		return tenants.PutPlans(t.Context(), tx, map[string]tenants.Plan{"p": {
+	err = pgx.BeginFunc(tb.Context(), db.App, func(tx pgx.Tx) error {
+		return tenants.PutPlans(tb.Context(), tx, map[string]tenants.Plan{"p": {
 			Bands: map[tenants.Tier]string{tenants.TierDefault: "standard"}, Weight: 1, Fairness: tenants.FairnessTenant,
 		}})
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	people := tenants.NewStore(db.App, peppers, time.Now)
 	h := &house{db: db}
 	for i, at := range []*responses.Owner{&h.mine, &h.stranger} {
-		ten, prj, err := people.CreateTenant(t.Context(), "operator:test", fmt.Sprint("t", i), "p")
+		ten, prj, err := people.CreateTenant(tb.Context(), "operator:test", fmt.Sprint("t", i), "p")
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		*at = responses.Owner{Tenant: ten.ID, Project: prj.ID}
 	}
 	h.sibling = responses.Owner{Tenant: h.mine.Tenant, Project: "prj_other"}
 	if h.vault, err = tenants.NewVault(db.App, masters); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	h.store = responses.NewPostgres(db.App, h.vault, 1<<20, time.Now)
 	h.fresh = responses.NewPostgres(db.App, h.vault, 0, time.Now)
@@ -66,31 +66,31 @@ func newHouse(t testing.TB) *house {
 }
 
 // keep stores a record as the settle writer would.
-func (h *house) keep(t testing.TB, r *responses.Record) {
-	t.Helper()
-	effect, err := h.store.Save(t.Context(), r)
+func (h *house) keep(tb testing.TB, r *responses.Record) {
+	tb.Helper()
+	effect, err := h.store.Save(tb.Context(), r)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var b pgx.Batch
 	effect(&b)
-	if err := h.db.Worker.SendBatch(t.Context(), &b).Close(); err != nil {
-		t.Fatal(err)
+	if err := h.db.Worker.SendBatch(tb.Context(), &b).Close(); err != nil {
+		tb.Fatal(err)
 	}
 }
 
-func items(t testing.TB, input string) []responses.Item {
-	t.Helper()
+func items(tb testing.TB, input string) []responses.Item {
+	tb.Helper()
 	list, err := responses.ParseInput("input", gjson.Parse(input))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return list
 }
 
 // turn is a record that goes on from another.
-func (h *house) turn(t testing.TB, previous string, n int) *responses.Record {
-	t.Helper()
+func (h *house) turn(tb testing.TB, previous string, n int) *responses.Record {
+	tb.Helper()
 	id := responses.NewID()
 	root := previous
 	if root == "" {
@@ -99,18 +99,18 @@ func (h *house) turn(t testing.TB, previous string, n int) *responses.Record {
 	return &responses.Record{
 		ID: id, Owner: h.mine, Key: "key_1", Previous: previous, Root: root, Turn: n,
 		Status: responses.Completed, Model: "m", CreatedAt: time.Now(), Object: []byte(`{"id":"` + id + `"}`),
-		Input:  items(t, fmt.Sprintf(`[{"role":"user","content":"question %d"}]`, n)),
-		Output: items(t, fmt.Sprintf(`[{"role":"assistant","content":"answer %d"}]`, n)),
+		Input:  items(tb, fmt.Sprintf(`[{"role":"user","content":"question %d"}]`, n)),
+		Output: items(tb, fmt.Sprintf(`[{"role":"assistant","content":"answer %d"}]`, n)),
 	}
 }
 
-func (h *house) chain(t testing.TB, turns int) []string {
-	t.Helper()
+func (h *house) chain(tb testing.TB, turns int) []string {
+	tb.Helper()
 	var ids []string
 	previous := ""
 	for n := 1; n <= turns; n++ {
-		r := h.turn(t, previous, n)
-		h.keep(t, r)
+		r := h.turn(tb, previous, n)
+		h.keep(tb, r)
 		previous = r.ID
 		ids = append(ids, r.ID)
 	}

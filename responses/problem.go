@@ -3,7 +3,7 @@ package responses
 import "fmt"
 
 // Problem is a fault of the caller's request: a 400 that names the parameter.
-type Problem struct {
+type Problem struct { //nolint:errname // what problem documents call it
 	Param   string // path such as input[1].content; empty when none is at fault
 	Code    string // OpenAI's error code; empty when there is none
 	Message string // for the caller

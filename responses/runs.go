@@ -133,8 +133,8 @@ func (r *Runs) Hold(ctx context.Context, id RunID, runner string, shown bool) (b
 	return r.ask(ctx, id, `SELECT weir_hold_run($1, $2, $3, $4)`, runner, shown)
 }
 
-// Begin shows the response as in progress.
-func (r *Runs) Begin(ctx context.Context, id RunID, runner string, object []byte) (bool, error) {
+// Started shows the response as in progress.
+func (r *Runs) Started(ctx context.Context, id RunID, runner string, object []byte) (bool, error) {
 	keys, err := r.vault.Keys(ctx, id.Tenant)
 	if err != nil {
 		return false, err

@@ -98,7 +98,7 @@ func TestCancelledNeverBecomesCompleted(t *testing.T) {
 		if _, err := runs.Cancel(t.Context(), h.mine, id.Response); err != nil {
 			t.Fatal(err)
 		}
-		if held, err := runs.Begin(t.Context(), id, "runner", []byte(`{}`)); held || err != nil {
+		if held, err := runs.Started(t.Context(), id, "runner", []byte(`{}`)); held || err != nil {
 			t.Errorf("begun after its end: %v", err)
 		}
 		if last, err := runs.State(t.Context(), h.mine, id.Response); err != nil || last.Status != first.Status {
@@ -155,7 +155,7 @@ func TestARunWhoseRunnerIsSilentIsTakenFromIt(t *testing.T) {
 	if held, err := runs.Hold(t.Context(), id, "first", false); held || err != nil {
 		t.Errorf("the first still holds it, %v", err)
 	}
-	if held, err := runs.Begin(t.Context(), id, "first", []byte(`{}`)); held || err != nil {
+	if held, err := runs.Started(t.Context(), id, "first", []byte(`{}`)); held || err != nil {
 		t.Errorf("the first begins it, %v", err)
 	}
 	if c = claim("second"); c == nil || c.Lost != 1 || !c.Shown {

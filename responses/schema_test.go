@@ -50,15 +50,15 @@ func describe(path string) (description, error) {
 }
 
 // checkSchemas holds each event of a stream to both descriptions.
-func checkSchemas(t testing.TB, stream []byte) {
-	t.Helper()
+func checkSchemas(tb testing.TB, stream []byte) {
+	tb.Helper()
 	published, err := ours()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	neutral, err := theirs()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for event := range bytes.SplitSeq(stream, []byte("\n\n")) {
 		_, data, _ := bytes.Cut(event, []byte("data: "))
@@ -68,17 +68,17 @@ func checkSchemas(t testing.TB, stream []byte) {
 		}
 		schema := published[v.Get("type").Str]
 		if schema == nil {
-			t.Fatalf("%s is described nowhere", data)
+			tb.Fatalf("%s is described nowhere", data)
 		}
 		if err := schema.VisitJSON(v.Value(), openapi3.EnableJSONSchema2020()); err != nil {
-			t.Fatalf("%s: %v", data, err)
+			tb.Fatalf("%s: %v", data, err)
 		}
 		schema = neutral[v.Get("type").Str]
 		if schema == nil || only(v) {
 			continue
 		}
 		if err := schema.VisitJSON(v.Value(), openapi3.EnableJSONSchema2020()); err != nil {
-			t.Fatalf("%s: %v", data, err)
+			tb.Fatalf("%s: %v", data, err)
 		}
 	}
 }

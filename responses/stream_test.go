@@ -11,11 +11,11 @@ import (
 )
 
 // newStream makes the stream of a request's answer.
-func newStream(t testing.TB, request string) *stream {
-	t.Helper()
+func newStream(tb testing.TB, request string) *stream {
+	tb.Helper()
 	c, err := ParseCreate([]byte(request))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	now := func() time.Time { return time.Unix(1700000001, 0) }
 	return &stream{
@@ -26,20 +26,20 @@ func newStream(t testing.TB, request string) *stream {
 
 // play runs chunks through a stream, and what clients would trip over through
 // the oracle.
-func play(t testing.TB, s *stream, chunks ...string) *oracle {
-	t.Helper()
+func play(tb testing.TB, s *stream, chunks ...string) *oracle {
+	tb.Helper()
 	s.begin(InProgress)
 	for _, c := range chunks {
 		if err := s.chunk([]byte(c)); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	s.complete()
 	o := &oracle{}
 	if err := o.read(s.out); err != nil {
-		t.Fatalf("%v\n%s", err, s.out)
+		tb.Fatalf("%v\n%s", err, s.out)
 	}
-	checkSchemas(t, s.out)
+	checkSchemas(tb, s.out)
 	return o
 }
 
@@ -63,11 +63,11 @@ func types(s *stream) []string {
 	return names
 }
 
-func object(t testing.TB, s *stream) gjson.Result {
-	t.Helper()
+func object(tb testing.TB, s *stream) gjson.Result {
+	tb.Helper()
 	b := s.object()
 	if !json.Valid(b) {
-		t.Fatalf("not JSON: %s", b)
+		tb.Fatalf("not JSON: %s", b)
 	}
 	return gjson.ParseBytes(b)
 }
@@ -318,7 +318,7 @@ func FuzzStream(f *testing.F) {
 		s.begin(InProgress)
 		for i, op := range script {
 			at := int(op>>4) % 4
-			chunk := ""
+			var chunk string
 			switch op % 12 {
 			case 0:
 				chunk = delta(`"role":"assistant"`)

@@ -206,7 +206,7 @@ func (w *work) beat(ctx context.Context, cancel context.CancelCauseFunc) {
 func (w *work) Begin(gateway.Head) error {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	held, err := w.b.deps.Runs.Begin(ctx, w.claimed.RunID, w.runner, w.made.stream.object())
+	held, err := w.b.deps.Runs.Started(ctx, w.claimed.RunID, w.runner, w.made.stream.object())
 	if err == nil && !held {
 		err = errOver
 	}

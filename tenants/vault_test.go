@@ -142,7 +142,7 @@ func TestMasterKeysAreNeverShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprintf("%v %+v %#v", m, m, m); strings.Contains(got, encoded) || strings.Contains(got, fmt.Sprint(secret)) {
+	if got := fmt.Sprintf("%v %+v %#v", m, m, m); strings.Contains(got, encoded) || strings.Contains(got, fmt.Sprintf("%v", secret)) {
 		t.Errorf("printed as %s", got)
 	}
 	for _, bad := range []string{"", "1", "1:", "0:" + encoded, "1:" + encoded + ",1:" + encoded, "1:" + encoded[:10], "x:" + encoded} {

@@ -33,13 +33,13 @@ func measureCost(ctx context.Context) ([]cost, error) {
 				return nil, context.Cause(ctx)
 			}
 			c := cost{endpoints: endpoints, flows: flows}
-			r := testing.Benchmark(func(b *testing.B) { decide(ctx, b, endpoints, flows) })
+			r := testing.Benchmark(func(b *testing.B) { b.Helper(); decide(ctx, b, endpoints, flows) })
 			if r.N == 0 {
 				return nil, fmt.Errorf("%d endpoints, %d flows: no decision was measured", endpoints, flows)
 			}
 			c.decision, c.allocs, c.bytes = time.Duration(r.NsPerOp()), r.AllocsPerOp(), r.AllocedBytesPerOp()
 			if endpoints <= 1000 {
-				c.queued = time.Duration(testing.Benchmark(func(b *testing.B) { pass(ctx, b, endpoints, flows) }).NsPerOp())
+				c.queued = time.Duration(testing.Benchmark(func(b *testing.B) { b.Helper(); pass(ctx, b, endpoints, flows) }).NsPerOp())
 			}
 			out = append(out, c)
 		}

@@ -77,7 +77,7 @@ func startRedis(t *testing.T) string {
 		_ = cmd.Wait()
 	})
 	client := redis.NewClient(&redis.Options{Addr: address, MaxRetries: 100, MinRetryBackoff: 50 * time.Millisecond, MaxRetryBackoff: 50 * time.Millisecond})
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	if err := client.Ping(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
