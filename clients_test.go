@@ -119,8 +119,11 @@ func (p promised) check(t *testing.T, got gjson.Result) {
 		calls = append(calls, c.Str)
 	}
 	for _, row := range [][3]string{
-		{"text", got.Get("text").Str, p.text}, {"reasoning", got.Get("reasoning").Str, p.reasoning},
-		{"refusal", got.Get("refusal").Str, p.refusal}, {"outcome", got.Get("outcome").Str, p.outcome}, {"code", got.Get("code").Str, p.code},
+		{"text", got.Get("text").Str, p.text},
+		{"reasoning", got.Get("reasoning").Str, p.reasoning},
+		{"refusal", got.Get("refusal").Str, p.refusal},
+		{"outcome", got.Get("outcome").Str, p.outcome},
+		{"code", got.Get("code").Str, p.code},
 	} {
 		if row[2] != "" && row[1] != row[2] {
 			t.Errorf("%s is %q, want %q; told %s", row[0], row[1], row[2], got.Raw)

@@ -16,17 +16,15 @@ import (
 
 func decided(change func(*gateway.Decision)) gateway.Decision {
 	d := gateway.Decision{
-		Decision: scheduler.Decision{
-			Request: "req_1.1", FairnessID: "flow_x", Band: -10, Model: "engine-name",
-			EnteredAt: time.Date(2026, 11, 5, 6, 7, 8, 9e6, time.UTC), Waited: 2345 * time.Millisecond, Ahead: 6, Queued: 14,
-			Held: scheduler.HeldByCeiling, HeldSaturation: 0.62, HeldCeiling: 0.5, Saturation: 0.48, Ceiling: 0.5,
-			InputTokens: 2000, CachedTokens: 1200, Considered: 3, Left: map[string]int{"unhealthy": 1, "decode-filter": 2},
-			Candidates: []scheduler.Candidate{
-				{Endpoint: "a", Score: 4.25, CachedTokens: 1200, Live: 13, Scores: []scheduler.Score{{Scorer: "prefix-cache-scorer", Value: 0.6, Weight: 3}, {Scorer: "queue-scorer", Value: 1, Weight: 2}}},
-				{Endpoint: "b", Score: 2, Live: 2, Scores: []scheduler.Score{{Scorer: "queue-scorer", Value: 1, Weight: 2}}},
-			},
-			Endpoint: "a", Why: "the sentence",
+		Request: "req_1.1", FairnessID: "flow_x", Band: -10, Model: "engine-name",
+		EnteredAt: time.Date(2026, 11, 5, 6, 7, 8, 9e6, time.UTC), Waited: 2345 * time.Millisecond, Ahead: 6, Queued: 14,
+		Held: scheduler.HeldByCeiling, HeldSaturation: 0.62, HeldCeiling: 0.5, Saturation: 0.48, Ceiling: 0.5,
+		InputTokens: 2000, CachedTokens: 1200, Considered: 3, Left: map[string]int{"unhealthy": 1, "decode-filter": 2},
+		Candidates: []scheduler.Candidate{
+			{Endpoint: "a", Score: 4.25, CachedTokens: 1200, Live: 13, Scores: []scheduler.Score{{Scorer: "prefix-cache-scorer", Value: 0.6, Weight: 3}, {Scorer: "queue-scorer", Value: 1, Weight: 2}}},
+			{Endpoint: "b", Score: 2, Live: 2, Scores: []scheduler.Score{{Scorer: "queue-scorer", Value: 1, Weight: 2}}},
 		},
+		Endpoint: "a", Why: "the sentence",
 		Pool: "main", BandName: "batch", Models: []string{"org/chat", "org/chat-fast"},
 	}
 	if change != nil {

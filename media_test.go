@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -33,7 +34,7 @@ func TestMediaAreFetchedByTheGatewayAlone(t *testing.T) {
 			return
 		}
 		// Each time another image, by its last byte.
-		_, _ = w.Write(append(image[:len(image):len(image)], byte(asked.Add(1))))
+		_, _ = w.Write(append(slices.Clip(image), byte(asked.Add(1))))
 	}))
 	t.Cleanup(pictures.Close)
 	engine := startEngine(t)

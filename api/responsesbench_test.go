@@ -148,7 +148,7 @@ func BenchmarkChain(b *testing.B) {
 					}
 					r.ContentLength, r.RemoteAddr = int64(len(way.body)), "192.0.2.1:80"
 					r.Header["Authorization"], r.Header["Content-Type"] = []string{"Bearer good"}, []string{"application/json"}
-					w := &status{nowhere: nowhere{header: http.Header{}}}
+					w := &status{header: http.Header{}}
 					way.handler.ServeHTTP(w, r)
 					if w.code != http.StatusOK {
 						b.Fatalf("status %d", w.code)

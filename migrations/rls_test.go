@@ -42,7 +42,7 @@ func samples() []sample {
 			VALUES ($1, 'conv_' || $1 || '1', $2::text::bigint, 'msg_1', 'message', '')`},
 		{"responses", `
 			INSERT INTO responses (tenant_id, id, project_id, key_id, root, turn, status, model, background, streamed, object, created_at)
-			VALUES ($1, 'resp_' || $1 || $2, '', '', '', 1, 'completed', '', false, false, '', now())`},
+			VALUES ($1, 'resp_' || $1 || $2, '', '', '', 1, 'completed', '', false, true, '', now())`},
 		{"response_items", `
 			INSERT INTO response_items (tenant_id, response_id, position, output, item_id, kind, content)
 			VALUES ($1, 'resp_' || $1 || '1', $2::text::integer, false, 'msg_1', 'message', '')`},

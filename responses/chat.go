@@ -1,8 +1,9 @@
 package responses
 
 import (
-	"github.com/tidwall/gjson"
 	"slices"
+
+	"github.com/tidwall/gjson"
 )
 
 // Chat renders the request as the body of a streamed Chat Completions request

@@ -26,7 +26,7 @@ func newStream(tb testing.TB, request string) *stream {
 
 // play runs chunks through a stream, and what clients would trip over through
 // the oracle.
-func play(tb testing.TB, s *stream, chunks ...string) *oracle {
+func play(tb testing.TB, s *stream, chunks ...string) {
 	tb.Helper()
 	s.begin(InProgress)
 	for _, c := range chunks {
@@ -35,12 +35,10 @@ func play(tb testing.TB, s *stream, chunks ...string) *oracle {
 		}
 	}
 	s.complete()
-	o := &oracle{}
-	if err := o.read(s.out); err != nil {
+	if err := (&oracle{}).read(s.out); err != nil {
 		tb.Fatalf("%v\n%s", err, s.out)
 	}
 	checkSchemas(tb, s.out)
-	return o
 }
 
 const plainRequest = `{"model":"m","input":"hi"}`
@@ -80,7 +78,8 @@ func TestReasoningTextAndACallComeInTheOrderThatClientsKnow(t *testing.T) {
 		delta(`"tool_calls":[{"index":0,"id":"call_1","function":{"name":"f","arguments":""}}]`),
 		delta(`"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]`), finished("tool_calls"), used)
 	want := strings.Fields(`created in_progress
-		output_item.added content_part.added reasoning_text.delta reasoning_text.delta reasoning_text.done content_part.done output_item.done
+		output_item.added content_part.added reasoning_text.delta
+		reasoning_text.done content_part.done output_item.done
 		output_item.added content_part.added output_text.delta output_text.done content_part.done output_item.done
 		output_item.added function_call_arguments.delta function_call_arguments.done output_item.done
 		completed`)
