@@ -33,13 +33,13 @@ func measureCost(ctx context.Context) ([]cost, error) {
 				return nil, context.Cause(ctx)
 			}
 			c := cost{endpoints: endpoints, flows: flows}
-			r := testing.Benchmark(func(b *testing.B) { b.Helper(); decide(ctx, b, endpoints, flows) })
+			r := testing.Benchmark(decide(ctx, endpoints, flows))
 			if r.N == 0 {
 				return nil, fmt.Errorf("%d endpoints, %d flows: no decision was measured", endpoints, flows)
 			}
 			c.decision, c.allocs, c.bytes = time.Duration(r.NsPerOp()), r.AllocsPerOp(), r.AllocedBytesPerOp()
 			if endpoints <= 1000 {
-				c.queued = time.Duration(testing.Benchmark(func(b *testing.B) { b.Helper(); pass(ctx, b, endpoints, flows) }).NsPerOp())
+				c.queued = time.Duration(testing.Benchmark(pass(ctx, endpoints, flows)).NsPerOp())
 			}
 			out = append(out, c)
 		}
@@ -89,47 +89,51 @@ func (c *crowd) outcome() scheduler.Outcome {
 func (c *crowd) request(i int) scheduler.Request { return c.requests[i%len(c.requests)] }
 
 // decide is a request that need not wait, and its end.
-func decide(ctx context.Context, b *testing.B, endpoints, flows int) {
-	b.Helper()
-	c := newCrowd(endpoints, 4, flows)
-	defer c.sched.Close()
-	for i := range 2 * endpoints {
-		if _, err := c.sched.Schedule(ctx, c.request(i)); err != nil {
-			b.Fatal(err)
+func decide(ctx context.Context, endpoints, flows int) func(*testing.B) {
+	return func(b *testing.B) {
+		b.Helper()
+		c := newCrowd(endpoints, 4, flows)
+		defer c.sched.Close()
+		for i := range 2 * endpoints {
+			if _, err := c.sched.Schedule(ctx, c.request(i)); err != nil {
+				b.Fatal(err)
+			}
 		}
-	}
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		l, err := c.sched.Schedule(ctx, c.request(i))
-		if err != nil {
-			b.Fatal(err)
+		b.ReportAllocs()
+		i := 0
+		for b.Loop() {
+			l, err := c.sched.Schedule(ctx, c.request(i))
+			if err != nil {
+				b.Fatal(err)
+			}
+			l.End(c.outcome())
+			i++
 		}
-		l.End(c.outcome())
-		i++
 	}
 }
 
 // pass is a request that waits behind others in a full pool, until the end of
 // another lets it go.
-func pass(ctx context.Context, b *testing.B, endpoints, flows int) {
-	b.Helper()
-	c := newCrowd(endpoints, 1, flows)
-	leases := make(chan scheduler.Lease, endpoints+flows)
-	for i := range endpoints + flows {
-		go func() {
-			for {
-				l, err := c.sched.Schedule(ctx, c.request(i))
-				if err != nil {
-					return // the pool was closed
+func pass(ctx context.Context, endpoints, flows int) func(*testing.B) {
+	return func(b *testing.B) {
+		b.Helper()
+		c := newCrowd(endpoints, 1, flows)
+		leases := make(chan scheduler.Lease, endpoints+flows)
+		for i := range endpoints + flows {
+			go func() {
+				for {
+					l, err := c.sched.Schedule(ctx, c.request(i))
+					if err != nil {
+						return // the pool was closed
+					}
+					leases <- l
 				}
-				leases <- l
-			}
-		}()
+			}()
+		}
+		for b.Loop() {
+			(<-leases).End(c.outcome())
+		}
+		b.StopTimer()
+		c.sched.Close()
 	}
-	for b.Loop() {
-		(<-leases).End(c.outcome())
-	}
-	b.StopTimer()
-	c.sched.Close()
 }
