@@ -130,8 +130,8 @@ func (s *study) isolationTables(w *strings.Builder) {
 func tenths(d time.Duration) string { return d.Round(time.Millisecond / 10).String() }
 
 func (s *study) costTable(w *strings.Builder) {
-	w.WriteString("### Cost of a decision\n\n![Cost of a decision](img/scheduling-cost.svg)\n\nFor a prompt of 8,000 tokens, with the end of the request that it was for.\n\n")
-	section.Head(w, "endpoints", "flows", "us", "allocations", "bytes", "requests a second through a full pool's queue")
+	w.WriteString("### Cost of a decision\n\n![Cost of a decision](img/scheduling-cost.svg)\n\nCPU time for a prompt of 8,000 tokens, with the end of the request that it was for.\n\n")
+	section.Head(w, "endpoints", "flows", "us", "allocations", "bytes", "requests through a full pool's queue in a second of CPU")
 	for _, c := range s.costs {
 		through := ""
 		if c.queued > 0 {

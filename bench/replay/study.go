@@ -57,8 +57,11 @@ func measureAll(ctx context.Context, b bubbles, folder string, progress io.Write
 		s.traces = append(s.traces, m)
 	}
 	say("agents")
-	for _, at := range []size{{8, 4000}, {8, 1500}} {
-		v, err := measureAgents(ctx, b, at, []int{8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128}, policies())
+	for _, at := range []struct {
+		size   size
+		agents []int
+	}{{size{8, 4000}, []int{8, 16, 32, 48, 56, 64, 80, 96, 112, 128}}, {size{8, 1500}, []int{8, 16, 24, 32, 40, 48, 64}}} {
+		v, err := measureAgents(ctx, b, at.size, at.agents, []policy{roundRobin(), greedy(), llmd(), ours()})
 		if err != nil {
 			return nil, err
 		}
