@@ -77,9 +77,9 @@ func TestReasoningTextAndACallComeInTheOrderThatClientsKnow(t *testing.T) {
 		delta(`"role":"assistant"`), delta(`"reasoning":"t1"`), delta(`"reasoning_content":"t2"`), delta(`"content":"Hi"`),
 		delta(`"tool_calls":[{"index":0,"id":"call_1","function":{"name":"f","arguments":""}}]`),
 		delta(`"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]`), finished("tool_calls"), used)
+	deltas := strings.Repeat(" reasoning_text.delta", 2)
 	want := strings.Fields(`created in_progress
-		output_item.added content_part.added reasoning_text.delta
-		reasoning_text.done content_part.done output_item.done
+		output_item.added content_part.added` + deltas + ` reasoning_text.done content_part.done output_item.done
 		output_item.added content_part.added output_text.delta output_text.done content_part.done output_item.done
 		output_item.added function_call_arguments.delta function_call_arguments.done output_item.done
 		completed`)

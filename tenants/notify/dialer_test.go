@@ -199,6 +199,8 @@ func TestANameThatRebindsGainsNothing(t *testing.T) {
 	if _, refused := errors.AsType[*RefusedError](err); !refused {
 		t.Fatalf("connected to loopback: %v", err)
 	}
+	names.mu.Lock()
+	defer names.mu.Unlock()
 	if names.asked < 2 {
 		t.Fatalf("asked %d times: the name did not rebind", names.asked)
 	}
