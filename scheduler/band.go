@@ -30,6 +30,7 @@ type band struct {
 
 	enqueued   Timing // what it took to queue a request
 	evicted    uint64 // leases that were told to end
+	reclaimed  Timing // of them those that did, and how long they took
 	dispatched uint64
 	waited     time.Duration // in sum, by those dispatched
 	refused    map[Reason]uint64

@@ -18,7 +18,8 @@ const (
 // eviction is the taking back of endpoints from negative bands: stop and wait.
 type eviction struct {
 	round   uint64
-	pending int       // leases of the round that have not ended
+	target  int       // leases that the round told to end
+	pending int       // of them those that have not ended
 	next    time.Time // no further round before it
 }
 
@@ -27,6 +28,7 @@ type eviction struct {
 type victim struct {
 	evicted      chan struct{} // nil: can't be
 	round        uint64        // in which it was told; 0: not yet
+	told         time.Time     // when
 	older, newer *lease
 }
 
@@ -73,11 +75,12 @@ func (e *Embedded) reclaim(w *waiter, now time.Time) (again time.Time) {
 			break
 		}
 		l.shelter()
-		l.round = v.round
+		l.round, l.told = v.round, now
 		v.pending++
 		close(l.evicted)
 		l.charge.band.evicted++
 	}
+	v.target = v.pending
 	if v.pending == 0 {
 		v.next = time.Time{}
 	}
@@ -111,6 +114,9 @@ func (e *Embedded) victim(priority int) *lease {
 // confirm notes that a lease has ended which may have been evicted.
 func (e *Embedded) confirm(l *lease, now time.Time) {
 	l.shelter()
+	if l.round != 0 {
+		l.charge.band.reclaimed.observe(now.Sub(l.told))
+	}
 	v := &e.eviction
 	if l.round == 0 || l.round != v.round || v.pending == 0 {
 		return

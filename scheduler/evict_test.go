@@ -106,6 +106,12 @@ func TestEvictionStopsAndWaits(t *testing.T) {
 		if got := evicted(leases...); !same(got, []int{6, 7, 8, 9}) {
 			t.Fatalf("evicted %v, want the next two once the grace was over", got)
 		}
+		s := e.State()
+		low := s.Bands[len(s.Bands)-1]
+		if low.Evicted != 4 || low.Reclaimed.Sum != 10*time.Second || s.ReclaimTarget != 2 || s.ReclaimPending != 2 {
+			t.Errorf("%d told to end, those that did took %v; of %d in this round %d are left",
+				low.Evicted, low.Reclaimed.Sum, s.ReclaimTarget, s.ReclaimPending)
+		}
 		synctest.Sleep(10*time.Second - time.Millisecond)
 		if got := evicted(leases...); len(got) != 4 {
 			t.Fatalf("evicted %v while the victims may still end", got)

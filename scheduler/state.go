@@ -18,12 +18,14 @@ type State struct {
 	Live             int             `json:"live"`         // leases
 	Saturation       float64         `json:"saturation"`   // how full the detector finds the pool, 1 being full; it may be more
 	DispatchedPerSec float64         `json:"dispatched_per_second"`
-	Stages           []StageState    `json:"stages"`    // of which saturation is the fuller one
-	Stale            int             `json:"stale"`     // endpoints that said nothing of themselves lately
-	Detector         DetectorKind    `json:"detector"`  // that finds the saturation
-	Cycles           Timing          `json:"cycles"`    // of looks for an endpoint
-	Bands            []BandState     `json:"bands"`     // highest first
-	Endpoints        []EndpointState `json:"endpoints"` // in the pool's order, then removed ones that still run something
+	Stages           []StageState    `json:"stages"`          // of which saturation is the fuller one
+	Stale            int             `json:"stale"`           // endpoints that said nothing of themselves lately
+	Detector         DetectorKind    `json:"detector"`        // that finds the saturation
+	Cycles           Timing          `json:"cycles"`          // of looks for an endpoint
+	ReclaimTarget    int             `json:"reclaim_target"`  // leases that were told to end in the last round of evictions
+	ReclaimPending   int             `json:"reclaim_pending"` // of them those that have not ended
+	Bands            []BandState     `json:"bands"`           // highest first
+	Endpoints        []EndpointState `json:"endpoints"`       // in the pool's order, then removed ones that still run something
 	Closed           bool            `json:"closed"`
 	Populated        bool            `json:"populated"` // some endpoint is worth waiting for
 }
@@ -47,6 +49,7 @@ type BandState struct {
 	Enqueued   Timing            `json:"enqueued"` // what it took to queue a request
 	Dispatched uint64            `json:"dispatched"`
 	Evicted    uint64            `json:"evicted"`   // leases that were told to end
+	Reclaimed  Timing            `json:"reclaimed"` // of them those that did, and how long they took
 	Waited     time.Duration     `json:"waited_ns"` // in sum, by those dispatched
 	Refused    map[Reason]uint64 `json:"refused"`
 }
@@ -126,6 +129,8 @@ func (e *Embedded) State() State {
 		MaxBytes:         e.cfg.MaxBytes,
 		Detector:         e.cfg.Detector.Kind,
 		Cycles:           e.cycles,
+		ReclaimTarget:    e.eviction.target,
+		ReclaimPending:   e.eviction.pending,
 		DispatchedPerSec: e.drain.perSecond(now),
 		Closed:           e.closed,
 		Populated:        e.populated,
@@ -182,7 +187,7 @@ func (b *band) state(live map[*flow]int) BandState {
 	s := BandState{
 		Priority: b.priority, Queued: b.queued, Ceiling: b.ceiling,
 		Bytes: b.bytes, MaxQueued: b.cfg.MaxQueued, MaxBytes: b.cfg.MaxBytes,
-		Enqueued: b.enqueued, Evicted: b.evicted,
+		Enqueued: b.enqueued, Evicted: b.evicted, Reclaimed: b.reclaimed,
 		Dispatched: b.dispatched, Waited: b.waited, Refused: maps.Clone(b.refused),
 	}
 	for _, f := range b.flows {

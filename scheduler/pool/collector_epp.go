@@ -18,6 +18,8 @@ type eppDescs struct {
 	bandRequests, bandBytes, allRequests, allBytes *prometheus.Desc
 	revoked                                        *prometheus.Desc
 
+	confirmed, confirmation, reclaimTarget, reclaimPending *prometheus.Desc
+
 	ready, endpointQueue                                    *prometheus.Desc
 	queueMean, runningMean, kvMean, queueDev, runDev, kvDev *prometheus.Desc
 }
@@ -27,23 +29,27 @@ func newEPPDescs() eppDescs {
 		return prometheus.NewDesc("llm_d_epp_"+name, help, labels, nil)
 	}
 	return eppDescs{
-		saturation:    desc("flow_control_pool_saturation", "How full the pool is, by stage of a request; 1 is full, and it may be more.", "inference_pool", "stage"),
-		stale:         desc("flow_control_stale_endpoints", "Endpoints that said nothing of themselves lately.", "detector"),
-		cycle:         desc("flow_control_dispatch_cycle_duration_seconds", "What a look for an endpoint took."),
-		enqueue:       desc("flow_control_request_enqueue_duration_seconds", "What it took to queue a request that could not be dispatched at once. It is counted for all tenants together.", "fairness_id", "priority", "outcome"),
-		bandRequests:  desc("flow_control_capacity_utilization_requests", "Part of the band's queue that is taken, in requests.", "priority", "inference_pool"),
-		bandBytes:     desc("flow_control_capacity_utilization_bytes", "Part of the band's queue that is taken, in bytes of bodies.", "priority", "inference_pool"),
-		allRequests:   desc("flow_control_global_capacity_utilization_requests", "Part of the pool's queue that is taken, in requests.", "inference_pool"),
-		allBytes:      desc("flow_control_global_capacity_utilization_bytes", "Part of the pool's queue that is taken, in bytes of bodies.", "inference_pool"),
-		revoked:       desc("flow_control_revocations_issued_total", "Running requests that were told to end for others.", "priority", "inference_pool"),
-		ready:         desc("ready_endpoints", "Endpoints that are worth sending to.", "name"),
-		endpointQueue: desc("per_endpoint_queue_size", "Requests in the engine's own queue, as it last said.", "name", "model_server_endpoint"),
-		queueMean:     desc("average_queue_size", "Requests in an engine's own queue, mean.", "name"),
-		runningMean:   desc("average_running_requests", "Requests in an engine's batch, mean.", "name"),
-		kvMean:        desc("average_kv_cache_utilization", "Part of an engine's KV cache in use, mean.", "name"),
-		queueDev:      desc("std_dev_queue_size", "Requests in an engine's own queue, standard deviation.", "name"),
-		runDev:        desc("std_dev_running_requests", "Requests in an engine's batch, standard deviation.", "name"),
-		kvDev:         desc("std_dev_kv_cache_utilization", "Part of an engine's KV cache in use, standard deviation.", "name"),
+		saturation:     desc("flow_control_pool_saturation", "How full the pool is, by stage of a request; 1 is full, and it may be more.", "inference_pool", "stage"),
+		stale:          desc("flow_control_stale_endpoints", "Endpoints that said nothing of themselves lately.", "detector"),
+		cycle:          desc("flow_control_dispatch_cycle_duration_seconds", "What a look for an endpoint took."),
+		enqueue:        desc("flow_control_request_enqueue_duration_seconds", "What it took to queue a request that could not be dispatched at once. It is counted for all tenants together.", "fairness_id", "priority", "outcome"),
+		bandRequests:   desc("flow_control_capacity_utilization_requests", "Part of the band's queue that is taken, in requests.", "priority", "inference_pool"),
+		bandBytes:      desc("flow_control_capacity_utilization_bytes", "Part of the band's queue that is taken, in bytes of bodies.", "priority", "inference_pool"),
+		allRequests:    desc("flow_control_global_capacity_utilization_requests", "Part of the pool's queue that is taken, in requests.", "inference_pool"),
+		allBytes:       desc("flow_control_global_capacity_utilization_bytes", "Part of the pool's queue that is taken, in bytes of bodies.", "inference_pool"),
+		revoked:        desc("flow_control_revocations_issued_total", "Running requests that were told to end for others.", "priority", "inference_pool"),
+		confirmed:      desc("flow_control_revocations_total", "Running requests that were told to end for others, and did.", "priority", "inference_pool"),
+		confirmation:   desc("flow_control_revocation_confirmation_seconds", "From telling a request to end until it had.", "priority", "inference_pool"),
+		reclaimTarget:  desc("flow_control_reclaim_target", "Requests that the last round of evictions told to end.", "inference_pool"),
+		reclaimPending: desc("flow_control_pending_reclaim", "Of them those that have not ended.", "inference_pool"),
+		ready:          desc("ready_endpoints", "Endpoints that are worth sending to.", "name"),
+		endpointQueue:  desc("per_endpoint_queue_size", "Requests in the engine's own queue, as it last said.", "name", "model_server_endpoint"),
+		queueMean:      desc("average_queue_size", "Requests in an engine's own queue, mean.", "name"),
+		runningMean:    desc("average_running_requests", "Requests in an engine's batch, mean.", "name"),
+		kvMean:         desc("average_kv_cache_utilization", "Part of an engine's KV cache in use, mean.", "name"),
+		queueDev:       desc("std_dev_queue_size", "Requests in an engine's own queue, standard deviation.", "name"),
+		runDev:         desc("std_dev_running_requests", "Requests in an engine's batch, standard deviation.", "name"),
+		kvDev:          desc("std_dev_kv_cache_utilization", "Part of an engine's KV cache in use, standard deviation.", "name"),
 	}
 }
 
@@ -60,6 +66,13 @@ func (t *eppTotals) add(s scheduler.State) {
 	for _, b := range s.Bands {
 		t.enqueued[b.Priority] = plus(t.enqueued[b.Priority], b.Enqueued)
 	}
+}
+
+func total(t scheduler.Timing) (n uint64) {
+	for _, c := range t.Counts {
+		n += c
+	}
+	return n
 }
 
 func plus(a, b scheduler.Timing) scheduler.Timing {
@@ -90,7 +103,11 @@ func (d *eppDescs) pool(out chan<- prometheus.Metric, name string, s scheduler.S
 		out <- gauge(d.bandRequests, part(int64(b.Queued), int64(b.MaxQueued)), band, name)
 		out <- gauge(d.bandBytes, part(b.Bytes, b.MaxBytes), band, name)
 		out <- counter(d.revoked, float64(b.Evicted), band, name)
+		out <- counter(d.confirmed, float64(total(b.Reclaimed)), band, name)
+		out <- histogram(d.confirmation, b.Reclaimed, band, name)
 	}
+	out <- gauge(d.reclaimTarget, float64(s.ReclaimTarget), name)
+	out <- gauge(d.reclaimPending, float64(s.ReclaimPending), name)
 	out <- gauge(d.allRequests, part(int64(s.Queued), int64(s.MaxQueued)), name)
 	if s.MaxBytes > 0 {
 		out <- gauge(d.allBytes, part(s.QueuedBytes, s.MaxBytes), name)
