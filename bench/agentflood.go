@@ -21,10 +21,10 @@ import (
 // The flood on a real clock: one simulated engine that behaves like vLLM, as a
 // process of its own, behind a whole gateway.
 const (
-	floodPlaces = 32                    // requests at once at the engine
-	floodStep   = 20 * time.Millisecond // between two tokens
+	floodPlaces = 64                    // requests at once at the engine
+	floodStep   = 40 * time.Millisecond // between two tokens
 	floodAnswer = 32                    // tokens
-	floodPrompt = 400                   // bytes, about
+	floodPrompt = 128                   // bytes, about
 	floodAlone  = 15 * time.Second      // the top band alone
 	floodLasts  = 10 * time.Second      // five times the capacity comes for so long
 	floodSettle = 3 * time.Second       // before anything counts
