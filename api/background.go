@@ -25,10 +25,10 @@ func (s *Server) orderResponse(ctx context.Context, x *exchange, run *responses.
 	if run.Streamed() {
 		return s.background.Follow(ctx, x.principal, id, -1, false, out)
 	}
-	if err := out.Begin(gateway.Head{}); err != nil { //nolint:forbidigo // an answer, not a transaction
+	if err := out.Begin(ctx, gateway.Head{}); err != nil { //nolint:forbidigo // an answer, not a transaction
 		return err
 	}
-	return out.Send(object)
+	return out.Send(ctx, object)
 }
 
 // resumeResponse sends the events of a background stream to a caller who comes

@@ -113,17 +113,17 @@ func newKeyring() *keyring {
 }
 
 // respond answers every exchange with a small document, or three events.
-func respond(_ context.Context, c gateway.Call, s gateway.Sink) error {
+func respond(ctx context.Context, c gateway.Call, s gateway.Sink) error {
 	shutdown := time.Date(2999, 3, 1, 0, 0, 0, 0, time.UTC)
 	head := gateway.Head{Stream: c.Stream, Shutdown: &shutdown, Band: "standard", QueueTime: 12 * time.Millisecond, Limit: gateway.LimitState{Requests: 60, RemainingRequests: 59, ResetRequests: time.Second}}
-	if err := s.Begin(head); err != nil {
+	if err := s.Begin(ctx, head); err != nil {
 		return err
 	}
 	if !c.Stream {
-		return s.Send(documentFor(c.Operation))
+		return s.Send(ctx, documentFor(c.Operation))
 	}
 	for _, event := range []string{`{"choices":[{"index":0,"delta":{"role":"assistant","content":"hi"}}]}`, `{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`, `[DONE]`} {
-		if err := s.Send([]byte("data: " + event + "\n\n")); err != nil {
+		if err := s.Send(ctx, []byte("data: "+event+"\n\n")); err != nil {
 			return err
 		}
 	}
@@ -299,12 +299,12 @@ func TestADocumentCarriesItsHeaders(t *testing.T) {
 func TestAStreamIsFlushedEventByEvent(t *testing.T) {
 	t.Parallel()
 	next := make(chan struct{})
-	h := newHouse(t, func(_ context.Context, _ gateway.Call, s gateway.Sink) error {
-		if err := s.Begin(gateway.Head{Stream: true}); err != nil {
+	h := newHouse(t, func(ctx context.Context, _ gateway.Call, s gateway.Sink) error {
+		if err := s.Begin(ctx, gateway.Head{Stream: true}); err != nil {
 			return err
 		}
 		for _, event := range []string{"data: 1\n\n", "data: 2\n\n", "data: [DONE]\n\n"} {
-			if err := s.Send([]byte(event)); err != nil {
+			if err := s.Send(ctx, []byte(event)); err != nil {
 				return err
 			}
 			<-next
@@ -342,10 +342,10 @@ func TestAStreamIsFlushedEventByEvent(t *testing.T) {
 
 func TestABrokenStreamEndsWithAnErrorEventAndWithoutDone(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, func(_ context.Context, _ gateway.Call, s gateway.Sink) error {
-		err := errors.Join(s.Begin(gateway.Head{Stream: true}), s.Send([]byte("data: 1\n\n")))
+	h := newHouse(t, func(ctx context.Context, _ gateway.Call, s gateway.Sink) error {
+		err := errors.Join(s.Begin(ctx, gateway.Head{Stream: true}), s.Send(ctx, []byte("data: 1\n\n")))
 		died := &gateway.Error{Cause: gateway.UpstreamDied, Err: errors.New("10.0.0.7: reset")}
-		s.Fail(died)
+		s.Fail(ctx, died)
 		return errors.Join(err, died)
 	}, Config{})
 	r := h.chat(t, helloBody)
@@ -362,12 +362,12 @@ func TestABrokenStreamEndsWithAnErrorEventAndWithoutDone(t *testing.T) {
 func TestAFailureBeforeTheFirstByteHasItsOwnStatus(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {
-		h := newHouse(t, func(_ context.Context, _ gateway.Call, s gateway.Sink) error {
-			if err := s.Begin(gateway.Head{Stream: stream}); err != nil {
+		h := newHouse(t, func(ctx context.Context, _ gateway.Call, s gateway.Sink) error {
+			if err := s.Begin(ctx, gateway.Head{Stream: stream}); err != nil {
 				return err
 			}
 			busy := &gateway.Error{Cause: gateway.UpstreamBusy}
-			s.Fail(busy)
+			s.Fail(ctx, busy)
 			return busy
 		}, Config{})
 		wantError(t, h.chat(t, helloBody), http.StatusServiceUnavailable, "server_is_overloaded")
@@ -376,8 +376,8 @@ func TestAFailureBeforeTheFirstByteHasItsOwnStatus(t *testing.T) {
 
 func TestADocumentThatIsCutDoesNotPassForWhole(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, func(_ context.Context, _ gateway.Call, s gateway.Sink) error {
-		err := errors.Join(s.Begin(gateway.Head{Stream: true}), s.Send([]byte("data: 1\n\n")))
+	h := newHouse(t, func(ctx context.Context, _ gateway.Call, s gateway.Sink) error {
+		err := errors.Join(s.Begin(ctx, gateway.Head{Stream: true}), s.Send(ctx, []byte("data: 1\n\n")))
 		panic(fmt.Sprint("in the middle: ", err))
 	}, Config{})
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url+"/v1/chat/completions", strings.NewReader(helloBody))

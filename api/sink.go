@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"strings"
@@ -34,7 +35,7 @@ func (s *Server) newSink(x *exchange, ignored []string) *sink {
 }
 
 // Begin sets the answer's headers; they leave with the first Send.
-func (k *sink) Begin(head gateway.Head) error {
+func (k *sink) Begin(_ context.Context, head gateway.Head) error {
 	h := k.x.w.Header()
 	k.stream = head.Stream
 	if head.Stream {
@@ -59,7 +60,7 @@ func (k *sink) Begin(head gateway.Head) error {
 
 // Send writes and flushes. A caller who doesn't read for a minute counts as
 // gone.
-func (k *sink) Send(p []byte) error {
+func (k *sink) Send(_ context.Context, p []byte) error {
 	if now := k.s.now(); now.After(k.deadline.Add(deadlineRefresh - sendTimeout)) {
 		k.deadline = now.Add(sendTimeout)
 		_ = k.control.SetWriteDeadline(k.deadline) // not every writer has deadlines
@@ -83,14 +84,14 @@ func (k *sink) Send(p []byte) error {
 // marker means success. As long as nothing has left, the answer becomes an
 // error with its own status; a document that has left is cut by its
 // Content-Length.
-func (k *sink) Fail(err error) {
+func (k *sink) Fail(ctx context.Context, err error) {
 	f := k.s.failureOf(err)
 	switch {
 	case !k.x.committed:
 		k.x.fail(f)
 	case k.stream:
 		event := append(append([]byte("data: "), f.encode()...), "\n\n"...)
-		_ = k.Send(event) // whether the caller still listens changes nothing
+		_ = k.Send(ctx, event) // whether the caller still listens changes nothing
 	}
 }
 

@@ -36,11 +36,11 @@ func TestTheWriteDeadlineMovesSeldomAndIsLifted(t *testing.T) {
 	w := &clocked{ResponseRecorder: httptest.NewRecorder()}
 	x := &exchange{Context: echo.New().NewContext(httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil), w), w: w}
 	k := h.server.newSink(x, nil)
-	if err := k.Begin(gateway.Head{Stream: true}); err != nil {
+	if err := k.Begin(t.Context(), gateway.Head{Stream: true}); err != nil {
 		t.Fatal(err)
 	}
 	for range 21 { // 20 seconds of a stream
-		if err := k.Send([]byte("data: x\n\n")); err != nil {
+		if err := k.Send(t.Context(), []byte("data: x\n\n")); err != nil {
 			t.Fatal(err)
 		}
 		now = now.Add(time.Second)

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -23,7 +24,7 @@ type answer struct {
 
 // send begins the answer, if nothing has yet, and passes p on. The error is
 // ClientGone.
-func (a *answer) send(p []byte) *Error {
+func (a *answer) send(ctx context.Context, p []byte) *Error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.left {
@@ -32,10 +33,10 @@ func (a *answer) send(p []byte) *Error {
 	var err error
 	if !a.begun {
 		a.begun = true
-		err = a.sink.Begin(a.head) //nolint:forbidigo // an answer, not a transaction
+		err = a.sink.Begin(ctx, a.head) //nolint:forbidigo // an answer, not a transaction
 	}
 	if err == nil {
-		err = a.sink.Send(p)
+		err = a.sink.Send(ctx, p)
 	}
 	if err != nil {
 		a.left = true
@@ -63,22 +64,22 @@ func (a *answer) started() bool {
 
 // ping breaks a silence that has lasted for every, and returns when the next
 // one would have.
-func (a *answer) ping(now time.Time, every time.Duration) time.Time {
+func (a *answer) ping(ctx context.Context, now time.Time, every time.Duration) time.Time {
 	a.mu.Lock()
 	silent := now.Sub(a.last)
 	a.mu.Unlock()
 	if silent < every {
 		return now.Add(every - silent)
 	}
-	_ = a.send([]byte(keepAlive)) // a caller who left is met by the next event, or by the context
+	_ = a.send(ctx, []byte(keepAlive)) // a caller who left is met by the next event, or by the context
 	return now.Add(every)
 }
 
 // fail tells a caller who has seen a beginning that there will be no end.
-func (a *answer) fail(err *Error) {
+func (a *answer) fail(ctx context.Context, err *Error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.begun && !a.left && err.Cause != ClientGone {
-		a.sink.Fail(err)
+		a.sink.Fail(ctx, err)
 	}
 }

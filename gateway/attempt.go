@@ -62,7 +62,7 @@ func (x *exchange) forward(ctx context.Context, d *delivery) *Error {
 	defer cancel(nil)
 	var ping func(time.Time) time.Time
 	if x.call.Stream {
-		ping = func(now time.Time) time.Time { return x.out.ping(now, x.g.cfg.KeepAlive) }
+		ping = func(now time.Time) time.Time { return x.out.ping(ctx, now, x.g.cfg.KeepAlive) }
 	}
 	w := newWatch(cancel, x.call.ReceivedAt.Add(x.times.Total), ping, time.Now().Add(x.g.cfg.KeepAlive))
 	defer w.stop()

@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -11,9 +12,9 @@ import (
 
 type discard struct{}
 
-func (discard) Begin(gateway.Head) error { return nil }
-func (discard) Send([]byte) error        { return nil }
-func (discard) Fail(error)               {}
+func (discard) Begin(context.Context, gateway.Head) error { return nil }
+func (discard) Send(context.Context, []byte) error        { return nil }
+func (discard) Fail(context.Context, error)               {}
 
 // benchmark runs exchanges over loopback; the engine's share is in the figures.
 func benchmark(b *testing.B, s step, change func(*gateway.Call)) {

@@ -109,12 +109,15 @@ type LimitState struct {
 // means that the caller has left. No method may block for ever: a caller that
 // stops reading would keep an endpoint occupied, so an implementation gives
 // each write a deadline.
+//
+// ctx is the exchange's. It may have ended: who left is sent the end of an answer
+// that was made all the same.
 type Sink interface {
 	// Begin commits to success (status 200).
-	Begin(h Head) error
+	Begin(ctx context.Context, h Head) error
 	// Send writes whole events, or the JSON document, and flushes. It does not keep p.
-	Send(p []byte) error
+	Send(ctx context.Context, p []byte) error
 	// Fail tells a caller to whom Begin was already sent that the answer
 	// broke off: an error event on a stream.
-	Fail(err error)
+	Fail(ctx context.Context, err error)
 }

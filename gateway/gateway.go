@@ -143,7 +143,7 @@ func (g *Gateway) Run(ctx context.Context, c Call, sink Sink) (err error) {
 			failure.Band, failure.QueueTime = x.band, x.queued
 		}
 		_ = x.finish(ctx, failure) // only a success can turn into a failure here
-		x.out.fail(failure)
+		x.out.fail(ctx, failure)
 		err = failure
 	}()
 	failure = x.run(ctx)

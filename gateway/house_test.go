@@ -360,7 +360,7 @@ type caller struct {
 
 var errLeft = errors.New("connection closed")
 
-func (c *caller) Begin(h gateway.Head) error {
+func (c *caller) Begin(_ context.Context, h gateway.Head) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.begins++
@@ -368,7 +368,7 @@ func (c *caller) Begin(h gateway.Head) error {
 	return nil
 }
 
-func (c *caller) Send(p []byte) error {
+func (c *caller) Send(_ context.Context, p []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.begins != 1 || len(c.failed) > 0 {
@@ -385,7 +385,7 @@ func (c *caller) Send(p []byte) error {
 	return nil
 }
 
-func (c *caller) Fail(err error) {
+func (c *caller) Fail(_ context.Context, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.begins != 1 {

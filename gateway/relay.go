@@ -31,7 +31,7 @@ func (x *exchange) relay(ctx context.Context, w *watch, d *delivery, body io.Rea
 	for {
 		readErr := s.fill(body)
 		w.rest()
-		done, failure := x.burst(s, r)
+		done, failure := x.burst(ctx, s, r)
 		if !done && failure == nil && readErr != nil {
 			done, failure = x.broken(ctx, s, r, readErr)
 		}
@@ -70,7 +70,7 @@ func (x *exchange) rewriter() *rewriter {
 }
 
 // burst passes on all whole events that have been read.
-func (x *exchange) burst(s *splitter, r *rewriter) (done bool, failure *Error) {
+func (x *exchange) burst(ctx context.Context, s *splitter, r *rewriter) (done bool, failure *Error) {
 	buf, _ := x.g.buffers.Get().(*[]byte)
 	out := (*buf)[:0]
 	for !done && failure == nil {
@@ -85,7 +85,7 @@ func (x *exchange) burst(s *splitter, r *rewriter) (done bool, failure *Error) {
 		out, failure = x.event(r, out, ev)
 	}
 	if len(out) > 0 {
-		if gone := x.out.send(out); gone != nil && !done {
+		if gone := x.out.send(ctx, out); gone != nil && !done {
 			failure = gone
 		}
 	}
@@ -135,7 +135,7 @@ func (x *exchange) broken(ctx context.Context, s *splitter, r *rewriter, err err
 	}
 	if ev, ok := s.last(); ok && string(ev.data) == doneMarker {
 		if out := r.closing(nil); len(out) > 0 {
-			_ = x.out.send(out) // the engine has done its part; who left then pays for it
+			_ = x.out.send(ctx, out) // the engine has done its part; who left then pays for it
 		}
 		return true, nil
 	}
@@ -164,7 +164,7 @@ func (x *exchange) complete(ctx context.Context, w *watch, body io.Reader) *Erro
 	if err := x.finish(ctx, nil); err != nil {
 		return err
 	}
-	_ = x.out.send([]byte(doneEvent)) // who leaves now has seen all but the marker
+	_ = x.out.send(ctx, []byte(doneEvent)) // who leaves now has seen all but the marker
 	w.wait(TotalLimit, drainTime)
 	_, _ = io.CopyN(io.Discard, body, 512) // at worst the connection is lost
 	return nil
@@ -200,7 +200,7 @@ func (x *exchange) document(ctx context.Context, w *watch, resp *http.Response) 
 	if err := x.finish(ctx, nil); err != nil {
 		return err
 	}
-	_ = x.out.send(out) // the answer was made and is paid for, whoever reads it
+	_ = x.out.send(ctx, out) // the answer was made and is paid for, whoever reads it
 	return nil
 }
 

@@ -18,18 +18,18 @@ type answer struct {
 }
 
 // Begin tells the caller that a response has begun.
-func (a *answer) Begin(h gateway.Head) error {
+func (a *answer) Begin(ctx context.Context, h gateway.Head) error {
 	a.run.mu.Lock()
 	defer a.run.mu.Unlock()
 	h.Stream = a.live
 	s := a.run.stream
 	s.state.tier = string(h.Tier)
 	s.begin(InProgress)
-	return a.out.Begin(h) //nolint:forbidigo // an answer, not a transaction
+	return a.out.Begin(ctx, h) //nolint:forbidigo // an answer, not a transaction
 }
 
 // Send takes whole events.
-func (a *answer) Send(p []byte) error {
+func (a *answer) Send(ctx context.Context, p []byte) error {
 	a.run.mu.Lock()
 	defer a.run.mu.Unlock()
 	s := a.run.stream
@@ -48,18 +48,18 @@ func (a *answer) Send(p []byte) error {
 			}
 		}
 	}
-	return a.flush()
+	return a.flush(ctx)
 }
 
-func (a *answer) flush() error {
+func (a *answer) flush(ctx context.Context) error {
 	s := a.run.stream
 	p := s.out
 	s.out = s.out[:0]
 	switch {
 	case a.live && len(p) > 0:
-		return a.out.Send(p)
+		return a.out.Send(ctx, p)
 	case !a.live && s.ended:
-		return a.out.Send(s.object())
+		return a.out.Send(ctx, s.object())
 	default:
 		return nil
 	}
@@ -67,19 +67,19 @@ func (a *answer) flush() error {
 
 // Fail ends a stream that has begun. A caller who waits for one object gets the
 // error alone.
-func (a *answer) Fail(err error) {
+func (a *answer) Fail(ctx context.Context, err error) {
 	if !a.live {
-		a.out.Fail(inputsFault(err))
+		a.out.Fail(ctx, inputsFault(err))
 		return
 	}
 	a.run.mu.Lock()
 	defer a.run.mu.Unlock()
 	s := a.run.stream
-	if !a.run.create.Background || s.state.status != Cancelled { // which is what is stored then
+	if s.state.status != Cancelled { // which is what is stored then
 		s.fail(a.run.service.deps.Explain(err))
 	}
 	s.terminal()
-	_ = a.flush() // whether the caller still listens changes nothing
+	_ = a.flush(ctx) // whether the caller still listens changes nothing
 }
 
 // effect keeps the response as it ends: in the receipt's transaction, before
@@ -91,7 +91,7 @@ func (r *Run) effect(ctx context.Context, failure *gateway.Error) (func(*pgx.Bat
 	switch {
 	case failure == nil, failure.Cause == gateway.ClientGone && s.finish != "":
 		s.settle(s.outcome()) // who left after the last token has a whole answer
-	case failure.Cause == gateway.ClientGone || failure.Cause == gateway.KeyRevoked:
+	case failure.Cause == gateway.ClientGone, failure.Cause == gateway.KeyRevoked && r.create.Background:
 		s.settle(Cancelled, "")
 	default:
 		s.fail(r.service.deps.Explain(failure))

@@ -62,11 +62,11 @@ type ChatStore interface {
 }
 
 // Send passes whole events on, or one document.
-func (k *chatCopy) Send(p []byte) error {
+func (k *chatCopy) Send(ctx context.Context, p []byte) error {
 	for rest := p; ; {
 		event, after, whole := bytes.Cut(rest, []byte("\n\n"))
 		if !whole { // a document, which ended is given
-			return k.Sink.Send(p)
+			return k.Sink.Send(ctx, p)
 		}
 		if data, ok := bytes.CutPrefix(event, []byte("data: ")); ok && len(data) > 0 && data[0] == '{' {
 			k.answer.chunk(gjson.ParseBytes(data))

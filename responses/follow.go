@@ -66,7 +66,7 @@ func (f *follower) broke(ctx context.Context, err error) error {
 	}
 	s := &stream{seq: f.after + 1}
 	s.errorEvent(f.b.service.deps.Explain(err))
-	_ = f.out.Send(s.out) // whether it still listens changes nothing
+	_ = f.out.Send(ctx, s.out) // whether it still listens changes nothing
 	return err
 }
 
@@ -124,7 +124,7 @@ func (f *follower) begin(ctx context.Context, s *State) ([]eventlog.Entry, error
 		}
 		f.final = s
 	}
-	if err := f.out.Begin(gateway.Head{Stream: true}); err != nil { //nolint:forbidigo // an answer, not a transaction
+	if err := f.out.Begin(ctx, gateway.Head{Stream: true}); err != nil { //nolint:forbidigo // an answer, not a transaction
 		return nil, err
 	}
 	return entries, nil
@@ -132,7 +132,7 @@ func (f *follower) begin(ctx context.Context, s *State) ([]eventlog.Entry, error
 
 func (f *follower) follow(ctx context.Context, entries []eventlog.Entry) (err error) {
 	if f.final != nil {
-		return f.out.Send(replay(f.final.Object))
+		return f.out.Send(ctx, replay(f.final.Object))
 	}
 	for {
 		if err := f.send(ctx, entries); err != nil || f.done {
@@ -178,7 +178,7 @@ func (f *follower) send(ctx context.Context, entries []eventlog.Entry) error {
 			continue
 		}
 		if p = eventsAfter(p, f.after); len(p) > 0 {
-			if err := f.out.Send(p); err != nil {
+			if err := f.out.Send(ctx, p); err != nil {
 				return err
 			}
 		}
@@ -219,25 +219,25 @@ func (f *follower) silent(ctx context.Context) error {
 	case err != nil: // Postgres is away: it may come back
 		f.b.log.WarnContext(ctx, "a background response can't be looked at", "response", f.id, "error", err)
 	case Terminal(state.Status) && f.final != nil: // for a second time: nobody will write its end
-		return f.end(state)
+		return f.end(ctx, state)
 	case Terminal(state.Status):
 		f.final = state
 	}
 	if time.Since(f.sent) >= followPing {
 		f.sent = time.Now()
-		return f.out.Send([]byte(": keepalive\n\n"))
+		return f.out.Send(ctx, []byte(": keepalive\n\n"))
 	}
 	return nil
 }
 
-func (f *follower) end(state *State) error {
+func (f *follower) end(ctx context.Context, state *State) error {
 	f.done = true
 	if f.after < 0 {
-		return f.out.Send(replay(state.Object))
+		return f.out.Send(ctx, replay(state.Object))
 	}
 	s := &stream{seq: f.after + 1}
 	s.terminalOf(state.Object)
-	return f.out.Send(s.out)
+	return f.out.Send(ctx, s.out)
 }
 
 // check asks every so often whether the reader may go on.

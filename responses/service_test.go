@@ -74,10 +74,10 @@ func (e *script) Run(ctx context.Context, c gateway.Call, sink gateway.Sink) err
 	if e.failure != nil && len(e.events) == 0 {
 		return e.failure
 	}
-	_ = sink.Begin(gateway.Head{Tier: tenants.TierDefault})
-	_ = sink.Send([]byte(": keepalive\n\n"))
+	_ = sink.Begin(ctx, gateway.Head{Tier: tenants.TierDefault})
+	_ = sink.Send(ctx, []byte(": keepalive\n\n"))
 	for _, ev := range e.events {
-		_ = sink.Send([]byte("data: " + ev + "\n\n"))
+		_ = sink.Send(ctx, []byte("data: "+ev+"\n\n"))
 	}
 	if c.Ended != nil && e.failure == nil {
 		var document []byte
@@ -92,10 +92,10 @@ func (e *script) Run(ctx context.Context, c gateway.Call, sink gateway.Sink) err
 		}
 	}
 	if e.failure != nil {
-		sink.Fail(e.failure)
+		sink.Fail(ctx, e.failure)
 		return e.failure
 	}
-	return sink.Send([]byte("data: [DONE]\n\n"))
+	return sink.Send(ctx, []byte("data: [DONE]\n\n"))
 }
 
 func (e *script) CountTokens(_ context.Context, c gateway.Call) (int64, error) {
@@ -110,9 +110,9 @@ type page struct {
 	failed error
 }
 
-func (p *page) Begin(h gateway.Head) error { p.head = h; return nil }
-func (p *page) Send(b []byte) error        { p.body.Write(b); return nil }
-func (p *page) Fail(err error)             { p.failed = err }
+func (p *page) Begin(_ context.Context, h gateway.Head) error { p.head = h; return nil }
+func (p *page) Send(_ context.Context, b []byte) error        { p.body.Write(b); return nil }
+func (p *page) Fail(_ context.Context, err error)             { p.failed = err }
 
 type desk struct {
 	service *Service
@@ -223,24 +223,30 @@ func TestHowAResponseIsKeptThatHasNoGoodEnd(t *testing.T) {
 	for name, tt := range map[string]struct {
 		events  []string
 		cause   gateway.Cause
+		more    string // of the request
 		status  string
 		payload string // of the record
 	}{
-		"the engine died":                      {[]string{delta(`"content":"he"`)}, gateway.UpstreamDied, Failed, "he"},
-		"the caller left":                      {[]string{delta(`"content":"he"`)}, gateway.ClientGone, Cancelled, "he"},
-		"the caller left after the last token": {[]string{delta(`"content":"hello"`), finished("stop")}, gateway.ClientGone, Completed, "hello"},
-		"the key was revoked":                  {[]string{delta(`"content":"he"`)}, gateway.KeyRevoked, Cancelled, "he"},
+		"the engine died":                      {[]string{delta(`"content":"he"`)}, gateway.UpstreamDied, "", Failed, "he"},
+		"the caller left":                      {[]string{delta(`"content":"he"`)}, gateway.ClientGone, "", Cancelled, "he"},
+		"the caller left after the last token": {[]string{delta(`"content":"hello"`), finished("stop")}, gateway.ClientGone, "", Completed, "hello"},
+		"the key was revoked":                  {[]string{delta(`"content":"he"`)}, gateway.KeyRevoked, "", Failed, "he"},
+		"the key of a run was revoked":         {[]string{delta(`"content":"he"`)}, gateway.KeyRevoked, `,"background":true`, Cancelled, "he"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t, &script{events: tt.events, failure: &gateway.Error{Cause: tt.cause}})
-			_, err := d.create(t, "ten_a", `{"model":"m","input":"one","stream":true}`)
+			p, err := d.create(t, "ten_a", `{"model":"m","input":"one","stream":true`+tt.more+`}`)
 			if err == nil {
 				t.Fatal("no error")
 			}
+			_, end, _ := strings.Cut(p.body.String(), "event: response."+strings.Replace(tt.status, Cancelled, Incomplete, 1)+"\ndata: ")
 			for _, r := range d.store.records {
 				if r.Status != tt.status || gjson.GetBytes(r.Object, "status").Str != tt.status {
 					t.Errorf("kept as %s %s, want %s", r.Status, r.Object, tt.status)
+				}
+				if told := gjson.Get(end, "response").Raw; told != string(r.Object) && tt.cause != gateway.ClientGone { // who left is told nothing
+					t.Errorf("the stream ends with %s, and kept is %s", told, r.Object)
 				}
 				if got := gjson.GetBytes(r.Object, "output.0.content.0.text").Str; got != tt.payload {
 					t.Errorf("text %q, want %q", got, tt.payload)

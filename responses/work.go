@@ -203,8 +203,8 @@ func (w *work) beat(ctx context.Context, cancel context.CancelCauseFunc) {
 }
 
 // Begin shows the response as in progress: it has an endpoint now.
-func (w *work) Begin(gateway.Head) error {
-	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+func (w *work) Begin(ctx context.Context, _ gateway.Head) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	held, err := w.b.deps.Runs.Started(ctx, w.claimed.RunID, w.runner, w.made.stream.object())
 	if err == nil && !held {
@@ -215,12 +215,12 @@ func (w *work) Begin(gateway.Head) error {
 
 // Send keeps events for those who follow the stream. Nobody sees output of
 // which it isn't on record that somebody may have.
-func (w *work) Send(p []byte) error {
+func (w *work) Send(ctx context.Context, p []byte) error {
 	s := w.made.stream
 	if !w.answer.live || w.muted {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	var err error
 	if !w.shown && bytes.Contains(p, []byte("event: response.output_item.added\n")) {
@@ -246,7 +246,7 @@ func (w *work) Send(p []byte) error {
 }
 
 // Fail has nothing to add: the events of a failure are sent.
-func (w *work) Fail(error) {}
+func (w *work) Fail(context.Context, error) {}
 
 // effect is Run.effect for a response that may get another try.
 func (w *work) effect(ctx context.Context, failure *gateway.Error) (keep func(*pgx.Batch), err error) {
@@ -313,7 +313,7 @@ func (w *work) end(ctx context.Context, e *gateway.Error) error {
 	}
 	if !s.ended && w.answer.live {
 		s.terminal()
-		return w.answer.flush()
+		return w.answer.flush(ctx)
 	}
 	return nil
 }
