@@ -30,7 +30,7 @@ func BenchmarkAccounting(b *testing.B) {
 			set.add(&w)
 			set.remove(&w)
 			m.waited(w.series, outcomeOf(context.Background(), nil), time.Millisecond)
-			m.ended(w.series, &r, 100)
+			m.ended(w.series, &r, 100, 1000)
 		}
 	})
 }
@@ -39,11 +39,16 @@ func TestEveryRefusalHasAnOutcome(t *testing.T) {
 	t.Parallel()
 	for reason, want := range map[scheduler.Reason]string{
 		scheduler.FlowFull: "RejectedCapacity", scheduler.BandFull: "RejectedCapacity", scheduler.PoolFull: "RejectedCapacity", scheduler.ShedLoad: "RejectedCapacity",
-		scheduler.QueueTimeout: "EvictedTTL", scheduler.NoEndpoints: "EvictedNoEndpoints", scheduler.Cancelled: "EvictedContextCancelled",
+		scheduler.QueueTimeout: "RejectedCapacity", scheduler.NoEndpoints: "RejectedNoEndpoints", scheduler.Cancelled: "EvictedContextCancelled",
 		scheduler.ShuttingDown: "EvictedOther", scheduler.Internal: "RejectedOther",
 	} {
 		if got := outcomeOf(t.Context(), &scheduler.Refusal{Reason: reason}); got != want {
 			t.Errorf("%s: %s, want %s", reason, got, want)
+		}
+	}
+	for reason, want := range map[scheduler.Reason]string{scheduler.QueueTimeout: "EvictedTTL", scheduler.NoEndpoints: "EvictedNoEndpoints"} {
+		if got := outcomeOf(t.Context(), &scheduler.Refusal{Reason: reason, Waited: true}); got != want {
+			t.Errorf("%s in the queue: %s, want %s", reason, got, want)
 		}
 	}
 	gone, leave := context.WithCancel(t.Context())

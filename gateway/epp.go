@@ -26,7 +26,8 @@ type epp struct {
 
 	total, errors                     *prometheus.CounterVec
 	duration, ttft, ntpot, tpot       *prometheus.HistogramVec
-	size, inputs, outputs, cachedToks *prometheus.HistogramVec
+	size, answer                      *prometheus.HistogramVec
+	inputs, outputs, cachedToks, gaps *prometheus.HistogramVec
 
 	mostIDs int
 	mu      sync.RWMutex
@@ -55,13 +56,15 @@ type series struct {
 	total, dispatched                 prometheus.Counter
 	queue, duration, ntpot, tpot      prometheus.Observer
 	ttft                              [2]prometheus.Observer // of documents and of streams
-	size, inputs, outputs, cachedToks prometheus.Observer
+	size, answer                      prometheus.Observer
+	inputs, outputs, cachedToks, gaps prometheus.Observer
 }
 
 // llm-d's outcomes of flow control.
 const (
 	outcomeDispatched = "Dispatched"
 	outcomeFull       = "RejectedCapacity"
+	outcomeEmpty      = "RejectedNoEndpoints"
 	outcomeRejected   = "RejectedOther"
 	outcomeTTL        = "EvictedTTL"
 	outcomeNoEndpoint = "EvictedNoEndpoints"
@@ -70,7 +73,7 @@ const (
 )
 
 func newEPP(reg prometheus.Registerer, mostIDs int) *epp {
-	request := []string{"model_name", "target_model_name", "fairness_id", "priority"}
+	request := requestLabels()
 	name := func(n string) string { return "llm_d_epp_" + n }
 	seconds := func(n, help string, labels ...string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -93,7 +96,9 @@ func newEPP(reg prometheus.Registerer, mostIDs int) *epp {
 		ttft:       seconds("request_ttft_seconds", "From arrival to the first output.", append(request, "streaming")...),
 		ntpot:      seconds("request_ntpot_seconds", "Duration for each token of output.", request...),
 		tpot:       seconds("request_streaming_tpot_seconds", "Time between tokens of a stream, mean.", request...),
+		gaps:       seconds("request_streaming_itl_seconds", "Time between two pieces of a stream's output.", request...),
 		size:       counts("request_size_bytes", "Bytes of the body for the engine.", 256),
+		answer:     counts("response_size_bytes", "Bytes of the answer as the caller sees it.", 256),
 		inputs:     counts("request_input_tokens", "Prompt tokens.", 1),
 		outputs:    counts("request_output_tokens", "Output tokens.", 1),
 		cachedToks: counts("request_cached_tokens", "Prompt tokens that the engine had cached.", 1),
@@ -102,7 +107,7 @@ func newEPP(reg prometheus.Registerer, mostIDs int) *epp {
 		known:      make(map[seriesKey]*series),
 	}
 	if reg != nil {
-		reg.MustRegister(m.queue, m.ends, m.total, m.errors, m.duration, m.ttft, m.ntpot, m.tpot, m.size, m.inputs, m.outputs, m.cachedToks)
+		reg.MustRegister(m.queue, m.ends, m.total, m.errors, m.duration, m.ttft, m.ntpot, m.tpot, m.gaps, m.size, m.answer, m.inputs, m.outputs, m.cachedToks)
 	}
 	return m
 }
@@ -138,8 +143,9 @@ func (m *epp) bounded(k seriesKey) seriesKey {
 }
 
 func (m *epp) newSeries(k seriesKey) *series {
-	band := strconv.Itoa(k.priority)
-	request := []string{k.model, k.target, k.fairness, band}
+	s := &series{seriesKey: k, band: strconv.Itoa(k.priority)}
+	names := s.request()
+	band, request := s.band, names[:]
 	return &series{
 		seriesKey:  k,
 		band:       band,
@@ -152,12 +158,22 @@ func (m *epp) newSeries(k seriesKey) *series {
 		ttft: [2]prometheus.Observer{
 			m.ttft.WithLabelValues(append(request, "false")...), m.ttft.WithLabelValues(append(request, "true")...),
 		},
+		gaps:       m.gaps.WithLabelValues(request...),
 		size:       m.size.WithLabelValues(request...),
+		answer:     m.answer.WithLabelValues(request...),
 		inputs:     m.inputs.WithLabelValues(request...),
 		outputs:    m.outputs.WithLabelValues(request...),
 		cachedToks: m.cachedToks.WithLabelValues(request...),
 	}
 }
+
+// requestLabels are llm-d's labels of a single request.
+func requestLabels() []string {
+	return []string{"model_name", "target_model_name", "fairness_id", "priority"}
+}
+
+// request is the values of these labels.
+func (s *series) request() [4]string { return [4]string{s.model, s.target, s.fairness, s.band} }
 
 // waited counts what came of an attempt's wait.
 func (m *epp) waited(s *series, outcome string, d time.Duration) {
@@ -183,12 +199,10 @@ func outcomeOf(ctx context.Context, err error) string {
 		return outcomeRejected
 	}
 	switch refusal.Reason {
+	case scheduler.QueueTimeout, scheduler.NoEndpoints:
+		return outcomeInTime(refusal)
 	case scheduler.FlowFull, scheduler.BandFull, scheduler.PoolFull, scheduler.ShedLoad:
 		return outcomeFull
-	case scheduler.QueueTimeout:
-		return outcomeTTL
-	case scheduler.NoEndpoints:
-		return outcomeNoEndpoint
 	case scheduler.Cancelled:
 		return outcomeLeft
 	case scheduler.ShuttingDown:
@@ -198,8 +212,24 @@ func outcomeOf(ctx context.Context, err error) string {
 	}
 }
 
+// outcomeInTime tells requests whose time was up in the queue from those that
+// could not be queued at all.
+func outcomeInTime(r *scheduler.Refusal) string {
+	empty := r.Reason == scheduler.NoEndpoints
+	switch {
+	case r.Waited && empty:
+		return outcomeNoEndpoint
+	case r.Waited:
+		return outcomeTTL
+	case empty:
+		return outcomeEmpty
+	default:
+		return outcomeFull
+	}
+}
+
 // ended counts a request that came to a queue.
-func (m *epp) ended(s *series, r *billing.Receipt, bytes int) {
+func (m *epp) ended(s *series, r *billing.Receipt, bytes, made int) {
 	s.total.Inc()
 	if r.Outcome != string(Success) {
 		m.errors.WithLabelValues(s.model, s.target, s.fairness, s.band, r.Outcome).Inc()
@@ -209,6 +239,9 @@ func (m *epp) ended(s *series, r *billing.Receipt, bytes int) {
 	}
 	s.duration.Observe(r.Duration.Seconds())
 	s.size.Observe(float64(bytes))
+	if made > 0 {
+		s.answer.Observe(float64(made))
+	}
 	output := r.Usage.Output + r.Usage.Reasoning
 	if r.TTFT > 0 {
 		streaming := 0

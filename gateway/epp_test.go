@@ -70,6 +70,8 @@ func TestRequestsAreCountedUnderLLMDsNames(t *testing.T) {
 		"llm_d_epp_request_output_tokens{" + who + "} 2",
 		"llm_d_epp_request_cached_tokens{" + who + "} 2",
 		"llm_d_epp_request_size_bytes{" + who + "} 3",
+		"llm_d_epp_response_size_bytes{" + who + "} 2",
+		"llm_d_epp_request_running{" + who + "} 0",
 		"llm_d_epp_flow_control_requests_total{inference_pool=main,outcome=Dispatched,priority=0} 3",
 		"llm_d_epp_flow_control_requests_total{inference_pool=main,outcome=RejectedCapacity,priority=0} 1",
 		"llm_d_epp_flow_control_request_queue_duration_seconds{fairness_id=f_a,inference_pool=main,model_name=pub,outcome=Dispatched,priority=0,target_model_name=org/engine} 3",

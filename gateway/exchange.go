@@ -49,11 +49,14 @@ type exchange struct {
 	queuedAt  time.Time // when the first one began to wait
 	queued    time.Duration
 	ttft      time.Duration
-	exclude   []string // endpoints at which it was
-	failed    *Error   // how the last attempt ended
+	pieceAt   time.Time // when output came last
+	made      int       // bytes of the answer as the caller sees it
+	exclude   []string  // endpoints at which it was
+	failed    *Error    // how the last attempt ended
 	suspect   bool
 	meter     meter
-	place     waiter // among those that wait
+	place     waiter  // among those that wait
+	held      holding // among those that run
 
 	finished bool
 }

@@ -90,6 +90,7 @@ type Gateway struct {
 	router    *router
 	metrics   *metrics
 	waiters   *waiters
+	running   *running
 	epp       *epp
 	buffers   sync.Pool // *[]byte, for what is sent to callers
 }
@@ -106,11 +107,12 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Gateway {
 		router:    &router{},
 		metrics:   newMetrics(deps.Metrics),
 		waiters:   newWaiters(),
+		running:   newRunning(),
 		epp:       newEPP(deps.Metrics, max(cfg.FairnessIDs, 0)),
 		buffers:   sync.Pool{New: func() any { return new([]byte) }},
 	}
 	if deps.Metrics != nil {
-		deps.Metrics.MustRegister(newQueueGauges(g.waiters, g.epp))
+		deps.Metrics.MustRegister(newQueueGauges(g.waiters, g.epp), newRunningGauges(g.running, g.epp))
 	}
 	return g
 }

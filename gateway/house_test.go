@@ -258,6 +258,13 @@ type spiedLease struct {
 	pools *pools
 }
 
+func (l *spiedLease) Tokens() int {
+	if known, ok := l.Lease.(interface{ Tokens() int }); ok {
+		return known.Tokens()
+	}
+	return 0
+}
+
 func (l *spiedLease) Observe(p scheduler.Progress) {
 	l.pools.mu.Lock()
 	l.pools.observed = append(l.pools.observed, p.Kind)

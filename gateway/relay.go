@@ -31,7 +31,11 @@ func (x *exchange) relay(ctx context.Context, w *watch, d *delivery, body io.Rea
 	for {
 		readErr := s.fill(body)
 		w.rest()
+		made := x.meter.output
 		done, failure := x.burst(ctx, s, r)
+		if x.meter.output > made {
+			x.piece()
+		}
 		if !done && failure == nil && readErr != nil {
 			done, failure = x.broken(ctx, s, r, readErr)
 		}
@@ -84,6 +88,7 @@ func (x *exchange) burst(ctx context.Context, s *splitter, r *rewriter) (done bo
 		}
 		out, failure = x.event(r, out, ev)
 	}
+	x.made += len(out)
 	if len(out) > 0 {
 		if gone := x.out.send(ctx, out); gone != nil && !done {
 			failure = gone
@@ -120,6 +125,15 @@ func (x *exchange) firstOutput() {
 		x.ttft = max(time.Since(x.call.ReceivedAt), 1) // 0 means that none came
 		x.lease.Observe(scheduler.Progress{Kind: scheduler.FirstToken, OutputTokens: 1})
 	}
+}
+
+// piece notes that a part of a stream's output came.
+func (x *exchange) piece() {
+	now := time.Now()
+	if !x.pieceAt.IsZero() {
+		x.place.series.gaps.Observe(now.Sub(x.pieceAt).Seconds())
+	}
+	x.pieceAt = now
 }
 
 // broken says what the end of a stream means that came before its marker. A
@@ -196,6 +210,7 @@ func (x *exchange) document(ctx context.Context, w *watch, resp *http.Response) 
 	}
 	x.firstOutput()
 	x.lease.Observe(scheduler.Progress{Kind: scheduler.EventReceived, Event: body})
+	x.made = len(out)
 	x.ended(out)
 	if err := x.finish(ctx, nil); err != nil {
 		return err

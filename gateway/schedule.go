@@ -37,6 +37,8 @@ func (x *exchange) schedule(ctx context.Context) *Error {
 		return x.failed
 	}
 	x.lease, x.attempts = lease, x.attempts+1
+	x.held = holding{x.place.series, x.targets[0].Endpoint, lease}
+	x.g.running.add(&x.held)
 	if x.failed != nil {
 		x.g.metrics.retries.WithLabelValues(x.pool.Name, string(x.failed.Cause)).Inc()
 	}

@@ -48,7 +48,7 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 	}
 	x.g.metrics.observe(x, r)
 	if s := x.place.series; s != nil {
-		x.g.epp.ended(s, &r, x.place.bytes)
+		x.g.epp.ended(s, &r, x.place.bytes, x.made)
 	}
 	x.report(ctx, r, failure)
 	if cause == Success {
@@ -79,6 +79,7 @@ func (x *exchange) endLease(result scheduler.Result) {
 		OutputTokens: int(u.Output + u.Reasoning),
 	})
 	x.lease = nil
+	x.g.running.remove(&x.held)
 }
 
 // release frees the slots and corrects what was charged. A store that doesn't

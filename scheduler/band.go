@@ -29,8 +29,7 @@ type band struct {
 	newest  *lease  // of those that can be evicted
 
 	enqueued   Timing // what it took to queue a request
-	evicted    uint64 // leases that were told to end
-	reclaimed  Timing // of them those that did, and how long they took
+	evictions  uint64 // leases of lower bands that were told to end for this one
 	dispatched uint64
 	waited     time.Duration // in sum, by those dispatched
 	refused    map[Reason]uint64

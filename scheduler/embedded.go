@@ -112,6 +112,9 @@ func (e *Embedded) enter(r *Request) (*lease, *waiter, *Refusal) {
 	}
 	came := arrival{at: now, queued: e.queues.queued, ahead: e.queues.ahead(b, f)}
 	if reason, full := e.queues.full(b, f, int64(len(r.Body))); full {
+		if reason != FlowFull && !e.populated { // the queue is full since nobody serves it
+			reason = NoEndpoints
+		}
 		return nil, nil, e.reject(b, f, r, reason, now)
 	}
 	deadline := e.deadline(b, r.TTL, now)
@@ -191,6 +194,7 @@ func (e *Embedded) expire(w *waiter) bool {
 	f := w.flow
 	e.queues.remove(w)
 	w.refusal = e.refuse(w.band, f, e.timeout(), now)
+	w.refusal.Waited = true
 	e.refused(&w.request, w.band, w.came, w.held, w.refusal.Reason, now)
 	e.follow(now)
 	return true

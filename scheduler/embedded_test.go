@@ -73,6 +73,43 @@ func expectAt(t *testing.T, c <-chan answer, want scheduler.Reason, after time.D
 	}
 }
 
+// A queue that is full while nobody serves it says so, and a refusal tells
+// whether the request had been in the queue.
+func TestAFullQueueWithoutEndpointsIsNoEndpoints(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := healthy(t, scheduler.Config{MaxQueued: 1, NoEndpointTTL: time.Minute})
+		first := send(t.Context(), e, of("f"))
+		synctest.Wait()
+		second := <-send(t.Context(), e, of("f"))
+		if r := refusalOf(t, second.err); r.Reason != scheduler.NoEndpoints || r.Waited {
+			t.Errorf("the one too many got %+v", r)
+		}
+		if r := refusalOf(t, (<-first).err); r.Reason != scheduler.NoEndpoints || !r.Waited {
+			t.Errorf("the one in the queue got %+v", r)
+		}
+		e.SetEndpoints([]scheduler.Endpoint{endpoint("a", 1)})
+		take(t, e, of("f"))
+		third := send(t.Context(), e, of("f"))
+		synctest.Wait()
+		if r := refusalOf(t, (<-send(t.Context(), e, of("f"))).err); r.Reason != scheduler.PoolFull || r.Waited {
+			t.Errorf("the one too many of a busy pool got %+v", r)
+		}
+		if r := refusalOf(t, (<-third).err); r.Reason != scheduler.QueueTimeout || !r.Waited {
+			t.Errorf("the one in its queue got %+v", r)
+		}
+	})
+}
+
+func refusalOf(t *testing.T, err error) *scheduler.Refusal {
+	t.Helper()
+	r, ok := errors.AsType[*scheduler.Refusal](err)
+	if !ok {
+		t.Fatalf("%v is no refusal", err)
+	}
+	return r
+}
+
 func TestTimeLimitsAreExact(t *testing.T) {
 	t.Parallel()
 	const forever = 1<<63 - 1

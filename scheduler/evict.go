@@ -21,6 +21,9 @@ type eviction struct {
 	target  int       // leases that the round told to end
 	pending int       // of them those that have not ended
 	next    time.Time // no further round before it
+
+	confirmed Timing // leases that ended when they were told to, and how long they took
+	timedOut  uint64 // leases that had not when the next round began
 }
 
 // victim makes a lease one that can be evicted. Those of a band are linked,
@@ -68,6 +71,7 @@ func (e *Embedded) reclaim(w *waiter, now time.Time) (again time.Time) {
 		return v.next
 	}
 	v.round++
+	v.timedOut += uint64(v.pending) //nolint:gosec // a size
 	v.pending, v.next = 0, now.Add(confirmTimeout)
 	for range victims(e.cycle.saturation, b.ceiling, e.fleet.running()) {
 		l := e.victim(b.priority)
@@ -78,7 +82,7 @@ func (e *Embedded) reclaim(w *waiter, now time.Time) (again time.Time) {
 		l.round, l.told = v.round, now
 		v.pending++
 		close(l.evicted)
-		l.charge.band.evicted++
+		b.evictions++
 	}
 	v.target = v.pending
 	if v.pending == 0 {
@@ -114,13 +118,11 @@ func (e *Embedded) victim(priority int) *lease {
 // confirm notes that a lease has ended which may have been evicted.
 func (e *Embedded) confirm(l *lease, now time.Time) {
 	l.shelter()
-	if l.round != 0 {
-		l.charge.band.reclaimed.observe(now.Sub(l.told))
-	}
 	v := &e.eviction
 	if l.round == 0 || l.round != v.round || v.pending == 0 {
 		return
 	}
+	v.confirmed.observe(now.Sub(l.told))
 	if v.pending--; v.pending > 0 {
 		return
 	}

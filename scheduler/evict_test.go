@@ -107,10 +107,9 @@ func TestEvictionStopsAndWaits(t *testing.T) {
 			t.Fatalf("evicted %v, want the next two once the grace was over", got)
 		}
 		s := e.State()
-		low := s.Bands[len(s.Bands)-1]
-		if low.Evicted != 4 || low.Reclaimed.Sum != 10*time.Second || s.ReclaimTarget != 2 || s.ReclaimPending != 2 {
-			t.Errorf("%d told to end, those that did took %v; of %d in this round %d are left",
-				low.Evicted, low.Reclaimed.Sum, s.ReclaimTarget, s.ReclaimPending)
+		if n := s.Bands[0].Evictions; n != 4 || s.Reclaimed.Sum != 10*time.Second || s.ReclaimTarget != 2 || s.ReclaimPending != 2 {
+			t.Errorf("%d told to end for the top band, those that did took %v; of %d in this round %d are left",
+				n, s.Reclaimed.Sum, s.ReclaimTarget, s.ReclaimPending)
 		}
 		synctest.Sleep(10*time.Second - time.Millisecond)
 		if got := evicted(leases...); len(got) != 4 {
@@ -125,6 +124,9 @@ func TestEvictionStopsAndWaits(t *testing.T) {
 		synctest.Sleep(time.Second)
 		if got := evicted(leases...); len(got) != 6 {
 			t.Fatalf("evicted %v: late ends were taken for the present round's", got)
+		}
+		if s := e.State(); s.ReclaimTimedOut != 2 || s.Reclaimed.Sum != 10*time.Second {
+			t.Errorf("%d timed out, and those that ended took %v: want each counted once", s.ReclaimTimedOut, s.Reclaimed.Sum)
 		}
 	})
 }

@@ -43,6 +43,14 @@ func (l *lease) Body() []byte { return l.request.body }
 // back.
 func (l *lease) Evicted() <-chan struct{} { return l.evicted }
 
+// Tokens is for how many the lease counts at its endpoint now: by default those
+// of the prompt that were not cached, until the first token.
+func (l *lease) Tokens() int {
+	l.scheduler.mu.Lock()
+	defer l.scheduler.mu.Unlock()
+	return l.tokens
+}
+
 // Observe keeps how much was made, for attempts that end without a count, and
 // takes the first token as the end of prefill and as proof that a doubtful
 // endpoint works: its stream may run for minutes more.

@@ -129,6 +129,7 @@ const (
 type Refusal struct { //nolint:errname // the word of the design
 	Reason     Reason
 	RetryAfter time.Duration // when a new try may succeed; 0 when unknown
+	Waited     bool          // it was in the queue first
 	Err        error         // the cause, for the operator; may be nil
 }
 

@@ -18,14 +18,16 @@ type State struct {
 	Live             int             `json:"live"`         // leases
 	Saturation       float64         `json:"saturation"`   // how full the detector finds the pool, 1 being full; it may be more
 	DispatchedPerSec float64         `json:"dispatched_per_second"`
-	Stages           []StageState    `json:"stages"`          // of which saturation is the fuller one
-	Stale            int             `json:"stale"`           // endpoints that said nothing of themselves lately
-	Detector         DetectorKind    `json:"detector"`        // that finds the saturation
-	Cycles           Timing          `json:"cycles"`          // of looks for an endpoint
-	ReclaimTarget    int             `json:"reclaim_target"`  // leases that were told to end in the last round of evictions
-	ReclaimPending   int             `json:"reclaim_pending"` // of them those that have not ended
-	Bands            []BandState     `json:"bands"`           // highest first
-	Endpoints        []EndpointState `json:"endpoints"`       // in the pool's order, then removed ones that still run something
+	Stages           []StageState    `json:"stages"`            // of which saturation is the fuller one
+	Stale            int             `json:"stale"`             // endpoints that said nothing of themselves lately
+	Detector         DetectorKind    `json:"detector"`          // that finds the saturation
+	Cycles           Timing          `json:"cycles"`            // of looks for an endpoint
+	ReclaimTarget    int             `json:"reclaim_target"`    // leases that were told to end in the last round of evictions
+	ReclaimPending   int             `json:"reclaim_pending"`   // of them those that have not ended
+	Reclaimed        Timing          `json:"reclaimed"`         // leases that ended when they were told to, and how long they took
+	ReclaimTimedOut  uint64          `json:"reclaim_timed_out"` // leases that had not when others were told to
+	Bands            []BandState     `json:"bands"`             // highest first
+	Endpoints        []EndpointState `json:"endpoints"`         // in the pool's order, then removed ones that still run something
 	Closed           bool            `json:"closed"`
 	Populated        bool            `json:"populated"` // some endpoint is worth waiting for
 }
@@ -48,8 +50,7 @@ type BandState struct {
 	Flows      []FlowState       `json:"flows"`    // those with something queued or live, by fairness ID
 	Enqueued   Timing            `json:"enqueued"` // what it took to queue a request
 	Dispatched uint64            `json:"dispatched"`
-	Evicted    uint64            `json:"evicted"`   // leases that were told to end
-	Reclaimed  Timing            `json:"reclaimed"` // of them those that did, and how long they took
+	Evictions  uint64            `json:"evictions"` // leases of lower bands that were told to end for this one
 	Waited     time.Duration     `json:"waited_ns"` // in sum, by those dispatched
 	Refused    map[Reason]uint64 `json:"refused"`
 }
@@ -131,6 +132,8 @@ func (e *Embedded) State() State {
 		Cycles:           e.cycles,
 		ReclaimTarget:    e.eviction.target,
 		ReclaimPending:   e.eviction.pending,
+		Reclaimed:        e.eviction.confirmed,
+		ReclaimTimedOut:  e.eviction.timedOut,
 		DispatchedPerSec: e.drain.perSecond(now),
 		Closed:           e.closed,
 		Populated:        e.populated,
@@ -187,7 +190,7 @@ func (b *band) state(live map[*flow]int) BandState {
 	s := BandState{
 		Priority: b.priority, Queued: b.queued, Ceiling: b.ceiling,
 		Bytes: b.bytes, MaxQueued: b.cfg.MaxQueued, MaxBytes: b.cfg.MaxBytes,
-		Enqueued: b.enqueued, Evicted: b.evicted, Reclaimed: b.reclaimed,
+		Enqueued: b.enqueued, Evictions: b.evictions,
 		Dispatched: b.dispatched, Waited: b.waited, Refused: maps.Clone(b.refused),
 	}
 	for _, f := range b.flows {

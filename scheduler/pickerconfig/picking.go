@@ -86,20 +86,28 @@ func (d *document) labels(a at) func(yield func(string, string) bool) {
 func prefixAffinity(d *document, p *plugin) []param {
 	p.filters = []scheduler.Filter{{Kind: p.kind.name, MinScore: 0.8, MaxPenalty: 18 * time.Second, Rate: 15_928}}
 	f := &p.filters[0]
-	var explore, penalty float64
+	var explore float64
+	millis, tokens := 18_000.0, 0.0
+	settle := func(read func(at)) func(at) { // whichever bound is reached first
+		return func(a at) {
+			read(a)
+			f.MaxPenalty = forever
+			if millis > 0 {
+				f.MaxPenalty = time.Duration(millis * float64(time.Millisecond))
+			}
+			if tokens > 0 {
+				f.MaxPenalty = min(f.MaxPenalty, time.Duration(tokens/f.Rate*float64(time.Second)))
+			}
+		}
+	}
 	return []param{
 		{"affinityThreshold", "0.8; 0: no filter", func(a at) {
 			d.number(&f.MinScore, 0, 1)(a)
 			p.idle = f.MinScore == 0
 		}},
-		{"maxTTFTPenaltyMs", "18000; 0: no bound", func(a at) {
-			d.number(&penalty, 0, float64(forever.Milliseconds()))(a)
-			f.MaxPenalty = time.Duration(penalty * float64(time.Millisecond))
-			if penalty == 0 {
-				f.MaxPenalty = forever
-			}
-		}},
-		{"peakPrefillThroughput", "15928", d.number(&f.Rate, tiny, 1e12)},
+		{"maxTTFTPenaltyMs", "18000; 0: no bound", settle(d.number(&millis, 0, float64(forever.Milliseconds())))},
+		{"maxTokensInFlightPenalty", "0: no bound; old in llm-d", settle(d.number(&tokens, 0, 1e12))},
+		{"peakPrefillThroughput", "15928", settle(d.number(&f.Rate, 1, 1e12))},
 		{"explorationProbability", "0; no other", func(a at) {
 			d.number(&explore, 0, 1)(a)
 			if explore != 0 {

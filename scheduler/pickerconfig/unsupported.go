@@ -20,6 +20,7 @@ func builtInKinds() []*kind {
 		"session-id-producer":                      records,
 		"token-producer":                           "has no effect: a token is taken for 4 bytes of the prompt",
 		"tokenizer":                                "has no effect: a token is taken for 4 bytes of the prompt",
+		"models-responder":                         "has no effect: Weir lists models from its own catalogue",
 		"request-attribute-reporter":               "has no effect: receipts and metrics report requests",
 		"sheddable-eviction-filter":                "has no effect: enableEviction always takes from negative priorities only",
 		"priority-then-time-eviction-order-policy": "has no effect: enableEviction always takes the lowest priority, then the newest",

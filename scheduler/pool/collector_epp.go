@@ -18,7 +18,7 @@ type eppDescs struct {
 	bandRequests, bandBytes, allRequests, allBytes *prometheus.Desc
 	revoked                                        *prometheus.Desc
 
-	confirmed, confirmation, reclaimTarget, reclaimPending *prometheus.Desc
+	revocations, confirmation, reclaimTarget, reclaimPending *prometheus.Desc
 
 	ready, endpointQueue                                    *prometheus.Desc
 	queueMean, runningMean, kvMean, queueDev, runDev, kvDev *prometheus.Desc
@@ -37,9 +37,9 @@ func newEPPDescs() eppDescs {
 		bandBytes:      desc("flow_control_capacity_utilization_bytes", "Part of the band's queue that is taken, in bytes of bodies.", "priority", "inference_pool"),
 		allRequests:    desc("flow_control_global_capacity_utilization_requests", "Part of the pool's queue that is taken, in requests.", "inference_pool"),
 		allBytes:       desc("flow_control_global_capacity_utilization_bytes", "Part of the pool's queue that is taken, in bytes of bodies.", "inference_pool"),
-		revoked:        desc("flow_control_revocations_issued_total", "Running requests that were told to end for others.", "priority", "inference_pool"),
-		confirmed:      desc("flow_control_revocations_total", "Running requests that were told to end for others, and did.", "priority", "inference_pool"),
-		confirmation:   desc("flow_control_revocation_confirmation_seconds", "From telling a request to end until it had.", "priority", "inference_pool"),
+		revoked:        desc("flow_control_revocations_issued_total", "Running requests that were told to end, by the priority for which.", "priority", "inference_pool"),
+		revocations:    desc("flow_control_revocations_total", "Running requests that were told to end for others, by whether they did in time.", "outcome", "inference_pool"),
+		confirmation:   desc("flow_control_revocation_confirmation_seconds", "From telling a request to end until it had.", "inference_pool"),
 		reclaimTarget:  desc("flow_control_reclaim_target", "Requests that the last round of evictions told to end.", "inference_pool"),
 		reclaimPending: desc("flow_control_pending_reclaim", "Of them those that have not ended.", "inference_pool"),
 		ready:          desc("ready_endpoints", "Endpoints that are worth sending to.", "name"),
@@ -102,10 +102,11 @@ func (d *eppDescs) pool(out chan<- prometheus.Metric, name string, s scheduler.S
 		band := strconv.Itoa(b.Priority)
 		out <- gauge(d.bandRequests, part(int64(b.Queued), int64(b.MaxQueued)), band, name)
 		out <- gauge(d.bandBytes, part(b.Bytes, b.MaxBytes), band, name)
-		out <- counter(d.revoked, float64(b.Evicted), band, name)
-		out <- counter(d.confirmed, float64(total(b.Reclaimed)), band, name)
-		out <- histogram(d.confirmation, b.Reclaimed, band, name)
+		out <- counter(d.revoked, float64(b.Evictions), band, name)
 	}
+	out <- counter(d.revocations, float64(total(s.Reclaimed)), "confirmed", name)
+	out <- counter(d.revocations, float64(s.ReclaimTimedOut), "timed_out", name)
+	out <- histogram(d.confirmation, s.Reclaimed, name)
 	out <- gauge(d.reclaimTarget, float64(s.ReclaimTarget), name)
 	out <- gauge(d.reclaimPending, float64(s.ReclaimPending), name)
 	out <- gauge(d.allRequests, part(int64(s.Queued), int64(s.MaxQueued)), name)

@@ -52,9 +52,10 @@ llm_d_epp_flow_control_pool_saturation{inference_pool="p",stage="decode"} 0
 llm_d_epp_flow_control_pool_saturation{inference_pool="p",stage="effective"} 0
 llm_d_epp_flow_control_reclaim_target{inference_pool="p"} 0
 llm_d_epp_flow_control_request_enqueue_duration_seconds{fairness_id="other",outcome="Queued",priority="10"} 0
-llm_d_epp_flow_control_revocation_confirmation_seconds{inference_pool="p",priority="10"} 0
+llm_d_epp_flow_control_revocation_confirmation_seconds{inference_pool="p"} 0
 llm_d_epp_flow_control_revocations_issued_total{inference_pool="p",priority="10"} 0
-llm_d_epp_flow_control_revocations_total{inference_pool="p",priority="10"} 0
+llm_d_epp_flow_control_revocations_total{inference_pool="p",outcome="confirmed"} 0
+llm_d_epp_flow_control_revocations_total{inference_pool="p",outcome="timed_out"} 0
 llm_d_epp_flow_control_stale_endpoints{detector="concurrency-detector"} 1
 llm_d_epp_per_endpoint_queue_size{model_server_endpoint="c",name="p"} 1
 llm_d_epp_ready_endpoints{name="p"} 1
@@ -92,8 +93,7 @@ weir_scheduler_refused_requests_total{band="10",pool="p",reason="flow_full"} 1
 // names.
 func TestCollectorShowsPressureAsLLMDDoes(t *testing.T) {
 	t.Parallel()
-	band := scheduler.BandState{Priority: -10, Queued: 30, MaxQueued: 40, Bytes: 600, MaxBytes: 1000, Evicted: 3}
-	band.Reclaimed.Counts[9], band.Reclaimed.Sum = 2, 8*time.Millisecond
+	band := scheduler.BandState{Priority: -10, Queued: 30, MaxQueued: 40, Bytes: 600, MaxBytes: 1000, Evictions: 3}
 	band.Enqueued.Counts[0], band.Enqueued.Counts[10], band.Enqueued.Sum = 4, 1, time.Second
 	state := scheduler.State{
 		Queued: 30, MaxQueued: 60, QueuedBytes: 600, MaxBytes: 800, Saturation: 1.5, Stale: 1, Detector: scheduler.UtilizationDetector, ReclaimTarget: 2, ReclaimPending: 1,
@@ -101,6 +101,7 @@ func TestCollectorShowsPressureAsLLMDDoes(t *testing.T) {
 		Bands:     []scheduler.BandState{band},
 		Endpoints: []scheduler.EndpointState{{ID: "a", Health: scheduler.Healthy}, {ID: "b", Health: scheduler.Unhealthy}, {ID: "c", Circuit: scheduler.CircuitOpen}},
 	}
+	state.Reclaimed.Counts[9], state.Reclaimed.Sum, state.ReclaimTimedOut = 2, 8*time.Millisecond, 1
 	told := state
 	told.Endpoints = slices.Clone(state.Endpoints)
 	for i, l := range []scheduler.Load{{Waiting: 2, Running: 8, KVUsage: 0.25}, {Waiting: 6, Running: 8, KVUsage: 0.75}} {
@@ -120,7 +121,8 @@ func TestCollectorShowsPressureAsLLMDDoes(t *testing.T) {
 		`flow_control_global_capacity_utilization_requests{inference_pool="p"} 0.5`,
 		`flow_control_global_capacity_utilization_bytes{inference_pool="p"} 0.75`,
 		`flow_control_revocations_issued_total{inference_pool="q",priority="-10"} 3`,
-		`flow_control_revocations_total{inference_pool="q",priority="-10"} 2`,
+		`flow_control_revocations_total{inference_pool="q",outcome="confirmed"} 2`,
+		`flow_control_revocations_total{inference_pool="q",outcome="timed_out"} 1`,
 		`flow_control_reclaim_target{inference_pool="q"} 2`, `flow_control_pending_reclaim{inference_pool="q"} 1`,
 		`flow_control_stale_endpoints{detector="utilization-detector"} 2`,
 		`flow_control_request_enqueue_duration_seconds{fairness_id="other",outcome="Queued",priority="-10"} 10`,
