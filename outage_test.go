@@ -2,93 +2,11 @@ package main
 
 import (
 	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
-
-// gate forwards connections to an address while it is open.
-type gate struct {
-	listener net.Listener
-	target   string
-
-	mu    sync.Mutex
-	shut  bool
-	conns map[net.Conn]bool
-}
-
-func newGate(t *testing.T, target string) *gate {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &gate{listener: l, target: target, conns: map[net.Conn]bool{}}
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			serving.Go(func() { g.forward(c) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		g.set(true)
-		serving.Wait()
-	})
-	return g
-}
-
-func (g *gate) address() string { return g.listener.Addr().String() }
-
-// set shuts the gate, which cuts what goes through it, or opens it.
-func (g *gate) set(shut bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.shut = shut
-	for c := range g.conns {
-		if shut {
-			_ = c.Close()
-		}
-	}
-}
-
-// hold notes connections, to be cut; it refuses while the gate is shut.
-func (g *gate) hold(conns ...net.Conn) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, c := range conns {
-		g.conns[c] = true
-	}
-	return !g.shut
-}
-
-func (g *gate) forward(from net.Conn) {
-	defer from.Close()
-	to, err := net.Dial("tcp", g.target)
-	if err != nil {
-		return
-	}
-	defer to.Close()
-	if !g.hold(from, to) {
-		return
-	}
-	var back sync.WaitGroup
-	back.Go(func() {
-		_, _ = io.Copy(from, to)
-		_ = from.Close()
-	})
-	_, _ = io.Copy(to, from)
-	_ = to.Close()
-	back.Wait()
-}
 
 // While Postgres is away, known keys are served and their receipts kept; when
 // it is back, the receipts are there.
@@ -96,18 +14,7 @@ func TestServesKnownKeysWhilePostgresIsAway(t *testing.T) {
 	t.Parallel()
 	in := install(t)
 	unseen := lastWord(runWeir(t, in.dir, in.environment, "key", "create", "--tenant", in.tenant, "--name", "unseen", "--quiet"))
-	var g *gate
-	var through []string
-	for _, line := range in.environment {
-		name, value, _ := strings.Cut(line, "=")
-		if u, err := url.Parse(value); err == nil && strings.HasSuffix(name, "DATABASE_URL") {
-			if g == nil {
-				g = newGate(t, u.Host)
-			}
-			u.Host = g.address()
-			through = append(through, name+"="+u.String())
-		}
-	}
+	postgres, through := throughWire(t, in.environment)
 	base, _ := in.serve(t, through...)
 	ask := func(key string) (status int, id string) {
 		t.Helper()
@@ -129,7 +36,7 @@ func TestServesKnownKeysWhilePostgresIsAway(t *testing.T) {
 		t.Fatalf("before: %d", status)
 	}
 
-	g.set(true)
+	postgres.cut()
 	status, id := ask(in.key)
 	if status != http.StatusOK {
 		t.Errorf("a known key while Postgres is away: %d", status)
@@ -142,7 +49,7 @@ func TestServesKnownKeysWhilePostgresIsAway(t *testing.T) {
 		t.Errorf("/readyz: %d %+v", status, ready)
 	}
 
-	g.set(false)
+	postgres.mend()
 	eventually(t, 30*time.Second, func() string {
 		if out := runWeir(t, in.dir, in.environment, "receipts", "--tenant", in.tenant, "--request", id); !strings.Contains(out, "completed") {
 			return "no receipt of what was answered meanwhile: " + out
@@ -155,4 +62,56 @@ func TestServesKnownKeysWhilePostgresIsAway(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// What runs when Postgres goes ends as it would have, and each receipt is stored
+// once: on disk first, and in Postgres as soon as that is back. A slow Postgres
+// is not one that is away.
+func TestStreamsFinishWhilePostgresIsAwayAndAreStoredOnce(t *testing.T) {
+	t.Parallel()
+	in := install(t)
+	postgres, through := throughWire(t, in.environment)
+	base, _ := in.serve(t, through...)
+
+	const streams = 8
+	ids := make([]string, streams)
+	bodies := make([]io.ReadCloser, streams)
+	for i := range streams {
+		res, err := post(t.Context(), base+"/v1/chat/completions", in.key, chatBody(40, true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if _, err := io.ReadFull(res.Body, make([]byte, 64)); err != nil {
+			t.Fatal(err)
+		}
+		ids[i], bodies[i] = res.Header.Get("X-Request-Id"), res.Body
+	}
+	postgres.cut()
+	for i, body := range bodies {
+		text, err := io.ReadAll(body)
+		if err != nil || !strings.HasSuffix(string(text), "data: [DONE]\n\n") {
+			t.Errorf("stream %d while Postgres is away: %v, %.300s", i, err, text)
+		}
+	}
+
+	postgres.slow(200 * time.Millisecond)
+	postgres.mend()
+	eventually(t, 60*time.Second, func() string {
+		out := runWeir(t, in.dir, in.environment, "receipts", "--tenant", in.tenant)
+		for _, id := range ids {
+			if n := strings.Count(out, id); n != 1 {
+				return id + ": " + strings.Repeat("a receipt ", n) + "in\n" + out
+			}
+		}
+		return ""
+	})
+	res, err := post(t.Context(), base+"/v1/chat/completions", in.key, chatBody(3, false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		t.Errorf("over a slow Postgres: %s", res.Status)
+	}
 }
