@@ -119,6 +119,7 @@ func answers() map[gateway.Cause]answer {
 		gateway.UpstreamDied:     {status: 502, kind: serverError, message: "The model server broke off its answer.", wait: true},
 		gateway.Evicted:          {status: 503, kind: unavailable, code: overloaded, message: "The request gave way to others of higher priority.", wait: true},
 		gateway.KeyRevoked:       {status: 401, kind: invalidRequest, code: "invalid_api_key", message: "The API key is not valid any more."},
+		gateway.AccessLost:       {status: 403, kind: invalidRequest, code: noAccess, message: "The API key may not do this any more."},
 		gateway.ClientGone:       {status: clientClosed, kind: invalidRequest, message: "The caller closed the connection."},
 		gateway.StoreDown:        {status: 503, kind: unavailable, message: "The request could not be recorded and was not served.", wait: true},
 		gateway.Internal:         {status: 500, kind: serverError, message: "Something went wrong on our side."},

@@ -118,6 +118,7 @@ func TestRowsKeepTheRules(t *testing.T) {
 		gateway.FirstByteLimit: "504 server_error timeout", gateway.IdleLimit: "504 server_error timeout",
 		gateway.TotalLimit: "504 server_error timeout final", gateway.UpstreamDied: "502 server_error -",
 		gateway.Evicted: "503 service_unavailable_error server_is_overloaded", gateway.KeyRevoked: "401 invalid_request_error invalid_api_key",
+		gateway.AccessLost: "403 invalid_request_error insufficient_permissions",
 		gateway.ClientGone: "499 invalid_request_error -", gateway.StoreDown: "503 service_unavailable_error -",
 		gateway.Internal: "500 server_error -",
 	}

@@ -42,6 +42,7 @@ const (
 	UpstreamDied     Cause = "upstream_died" // after the first byte to the caller
 	Evicted          Cause = "evicted"
 	KeyRevoked       Cause = "key_revoked" // while the answer ran
+	AccessLost       Cause = "access_lost" // the key lost the model or the operation meanwhile
 	ClientGone       Cause = "client_gone"
 	StoreDown        Cause = "store_unavailable" // the receipt could not be stored
 	Internal         Cause = "internal"

@@ -23,7 +23,7 @@ func (c Cause) Effect() Effect {
 		return Effect{Blames: true}
 	case IdleLimit, UpstreamDied:
 		return Effect{Blames: true, Billable: true}
-	case TotalLimit, KeyRevoked, ClientGone:
+	case TotalLimit, KeyRevoked, AccessLost, ClientGone:
 		return Effect{Billable: true}
 	case ModelNotFound, WrongOperation, NotCounted, PlaceForbidden, SuspectRequest,
 		RateLimited, TokenRateLimited, TooManyAtOnce, LimitsUnknown,

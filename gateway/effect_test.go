@@ -52,6 +52,7 @@ func allCauses() map[Cause]struct {
 		UpstreamDied:     {Effect{Blames: true, Billable: true}, scheduler.EndpointFault},
 		TotalLimit:       left,
 		KeyRevoked:       left,
+		AccessLost:       left,
 		ClientGone:       left,
 		Evicted:          {Effect{Retryable: true}, scheduler.Abandoned},
 		StoreDown:        ours,

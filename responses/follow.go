@@ -251,8 +251,10 @@ func (f *follower) check(ctx context.Context) error {
 	}
 	p, err := f.b.deps.Keys.Principal(ctx, f.principal.Tenant, f.principal.Key)
 	switch {
-	case errors.Is(err, tenants.ErrBadKey), errors.Is(err, tenants.ErrSuspended), err == nil && !p.Allows(tenants.ScopeResponses):
+	case errors.Is(err, tenants.ErrBadKey), errors.Is(err, tenants.ErrSuspended):
 		return &gateway.Error{Cause: gateway.KeyRevoked, Err: err}
+	case err == nil && !p.Allows(tenants.ScopeResponses):
+		return &gateway.Error{Cause: gateway.AccessLost}
 	default:
 		return nil // one that can't be asked now is asked again
 	}

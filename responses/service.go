@@ -61,6 +61,7 @@ type Run struct {
 	create  *Create
 	history *History
 	call    gateway.Call
+	model   string // its public name
 	id      string
 	created time.Time
 
@@ -135,7 +136,8 @@ func (s *Service) begin(ctx context.Context, from Caller, c *Create, id string, 
 		call.Session, call.Turn = r.id, 1
 	}
 	r.call = call
-	r.stream = r.newStream(cmp.Or(dialect.Model, c.Model))
+	r.model = cmp.Or(dialect.Model, c.Model)
+	r.stream = r.newStream(r.model)
 	return r, nil
 }
 

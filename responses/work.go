@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/tidwall/gjson"
 	"github.com/tidwall/sjson"
 
 	"weir/gateway"
@@ -70,9 +69,12 @@ func (w *work) run(ctx context.Context, cancel context.CancelCauseFunc) error {
 		return w.close(ctx, Failed, Failure{Code: "server_error", Message: "The server that made this response stopped in the middle of it."})
 	}
 	p, err := w.authorize(ctx)
+	lost, _ := errors.AsType[*gateway.Error](err)
 	switch {
-	case errors.Is(err, errNoRight):
+	case errors.Is(err, tenants.ErrRevoked):
 		return w.close(ctx, Cancelled, Failure{})
+	case lost != nil:
+		return w.close(ctx, Failed, w.b.service.deps.Explain(lost))
 	case err != nil:
 		return w.release(ctx, retryPause, false)
 	}
@@ -90,19 +92,21 @@ func (w *work) run(ctx context.Context, cancel context.CancelCauseFunc) error {
 	return w.finish(ctx, err)
 }
 
-// errNoRight means that the key may not have this response made any more.
-var errNoRight = errors.New("responses: the key has lost the right")
-
-// authorize asks again what was asked when the response was ordered.
+// authorize asks again what was asked when the response was ordered. The error
+// is tenants.ErrRevoked where the key is good for nothing any more, and an
+// AccessLost where it is, but not for this. Which model the request names is for
+// the exchange to find out; afterwards it is asked for here.
 func (w *work) authorize(ctx context.Context) (*tenants.Principal, error) {
 	p, err := w.b.deps.Keys.Principal(ctx, w.claimed.Tenant, w.claimed.Key)
 	switch {
 	case errors.Is(err, tenants.ErrBadKey), errors.Is(err, tenants.ErrSuspended):
-		return nil, fmt.Errorf("%w: %w", errNoRight, err)
+		return nil, fmt.Errorf("%w: %w", tenants.ErrRevoked, err)
 	case err != nil:
 		return nil, err
-	case p.Project != w.claimed.Project, !p.Allows(tenants.ScopeResponses), !p.MayUse(gjson.GetBytes(w.claimed.Request, "model").Str):
-		return nil, errNoRight
+	case p.Project != w.claimed.Project:
+		return nil, fmt.Errorf("%w: it is another project's", tenants.ErrRevoked)
+	case !p.Allows(tenants.ScopeResponses), w.made != nil && !p.MayUse(w.made.model):
+		return nil, &gateway.Error{Cause: gateway.AccessLost}
 	default:
 		return p, nil
 	}
@@ -195,8 +199,9 @@ func (w *work) beat(ctx context.Context, cancel context.CancelCauseFunc) {
 			cancel(errInterrupted) // before another takes it
 			return
 		}
-		if _, err := w.authorize(ctx); errors.Is(err, errNoRight) {
-			cancel(tenants.ErrRevoked)
+		_, err = w.authorize(ctx)
+		if _, lost := errors.AsType[*gateway.Error](err); lost || errors.Is(err, tenants.ErrRevoked) {
+			cancel(err)
 			return
 		}
 	}
