@@ -48,6 +48,7 @@ func freeAddress(t *testing.T) string {
 // installation is a database with one tenant and a simulated engine, for
 // tests that run `weir serve` as an operator does.
 type installation struct {
+	db          *pgtest.DB
 	dir         string
 	environment []string
 	tenant      string
@@ -68,7 +69,7 @@ func installWith(t *testing.T, catalogue string) *installation {
 	db := pgtest.New(t)
 	dir := t.TempDir()
 	secret := strings.Repeat("0123456789abcdef", 2)
-	in := &installation{dir: dir, environment: []string{
+	in := &installation{db: db, dir: dir, environment: []string{
 		"WEIR_DATABASE_URL=" + db.AppURL, "WEIR_WORKER_DATABASE_URL=" + db.WorkerURL, "WEIR_OWNER_DATABASE_URL=" + db.OwnerURL,
 		"WEIR_KEYS_PEPPER=1:" + base64.StdEncoding.EncodeToString([]byte(secret)), "WEIR_MASTER_KEYS=1:" + base64.StdEncoding.EncodeToString([]byte(secret)),
 		"WEIR_CACHE_SALT_SECRET=" + secret,

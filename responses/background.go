@@ -17,7 +17,7 @@ import (
 // Events keeps the events of background streams: an *eventlog.Memory or an
 // *eventlog.Redis.
 type Events interface {
-	Append(ctx context.Context, key string, e eventlog.Entry, end bool) error
+	Append(ctx context.Context, key string, first int, e eventlog.Entry, end bool) error
 	Read(ctx context.Context, key string, after int, wait time.Duration) ([]eventlog.Entry, error)
 	Drop(ctx context.Context, key string) error
 	Hold(ctx context.Context, key, seat string, most int) (bool, error)
@@ -56,6 +56,7 @@ type Background struct {
 	log     *slog.Logger
 	service *Service
 	deps    BackgroundDeps
+	seats   *eventlog.Memory // while Events can't count readers, each process counts its own
 
 	mu      sync.Mutex
 	running map[string]context.CancelCauseFunc // by response
@@ -71,7 +72,7 @@ func NewBackground(log *slog.Logger, s *Service, deps BackgroundDeps) *Backgroun
 		deps.Beat = 5 * time.Second
 	}
 	return &Background{
-		log: log, service: s, deps: deps,
+		log: log, service: s, deps: deps, seats: eventlog.NewMemory(eventlog.Config{}, s.deps.Now),
 		running: map[string]context.CancelCauseFunc{}, busy: map[tenants.ID]int{},
 	}
 }
@@ -101,24 +102,25 @@ func logKey(t tenants.ID, id string) string { return string(t) + "/" + id }
 
 const aboutEvents = "events|"
 
-// append moves what a stream holds to the log. Whoever comes back to a log that
+// append moves what a new stream holds to the log. Whoever comes back to a log that
 // could not be written finds the finished response.
 func (b *Background) append(ctx context.Context, id RunID, s *stream) {
 	p, last := s.out, s.seq-1
 	s.out = s.out[:0]
-	if err := b.write(ctx, id, p, last, s.ended); err != nil {
+	if err := b.write(ctx, id, p, 0, last, s.ended); err != nil {
 		b.log.WarnContext(ctx, "events of a background response not kept", "response", id.Response, "error", err)
 	}
 }
 
-func (b *Background) write(ctx context.Context, id RunID, p []byte, last int, end bool) error {
+// write adds the events from the first number to the last to the log.
+func (b *Background) write(ctx context.Context, id RunID, p []byte, first, last int, end bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	keys, err := b.deps.Vault.Keys(ctx, id.Tenant)
 	if err != nil {
 		return err
 	}
-	return b.deps.Events.Append(ctx, logKey(id.Tenant, id.Response),
+	return b.deps.Events.Append(ctx, logKey(id.Tenant, id.Response), first,
 		eventlog.Entry{Last: last, Box: keys.Seal(p, aboutEvents+id.Response)}, end)
 }
 

@@ -94,19 +94,19 @@ func (f *follower) sit(ctx context.Context) error {
 		return nil
 	}
 	ok, err := f.b.deps.Events.Hold(ctx, f.key(), f.seat, maxReaders)
-	switch {
-	case err != nil:
-		return &gateway.Error{Cause: gateway.LimitsUnknown, Err: err}
-	case !ok:
-		return ErrTooManyReaders
-	default:
-		return nil
+	if err != nil {
+		ok, _ = f.b.seats.Hold(ctx, f.key(), f.seat, maxReaders) // it never fails
 	}
+	if !ok {
+		return ErrTooManyReaders
+	}
+	return nil
 }
 
 func (f *follower) leave(ctx context.Context) {
 	if f.resumed {
 		_ = f.b.deps.Events.Leave(context.WithoutCancel(ctx), f.key(), f.seat) // else it expires
+		_ = f.b.seats.Leave(ctx, f.key(), f.seat)
 	}
 }
 

@@ -59,6 +59,7 @@ type work struct {
 	runner  string
 	made    *Run
 	answer  *answer
+	next    int  // number of the next event that the log lacks
 	shown   bool // output of it
 	muted   bool // its events are not kept any more
 }
@@ -136,7 +137,7 @@ func (w *work) prepare(ctx context.Context, p *tenants.Principal) error {
 	if err != nil {
 		w.muted = true
 	}
-	w.made.stream.seq = last + 1
+	w.made.stream.seq, w.next = last+1, last+1
 	return nil
 }
 
@@ -237,12 +238,14 @@ func (w *work) Send(ctx context.Context, p []byte) error {
 		w.shown = true
 	}
 	if err == nil {
-		err = w.b.write(ctx, w.claimed.RunID, p, s.seq-1, s.ended)
+		err = w.b.write(ctx, w.claimed.RunID, p, w.next, s.seq-1, s.ended)
 	}
 	switch {
+	case err == nil:
+		w.next = s.seq
 	case errors.Is(err, eventlog.ErrStale):
 		return errOver
-	case err != nil:
+	default:
 		w.muted = true
 		w.b.log.WarnContext(ctx, "events of a background response not kept", "response", w.claimed.Response, "error", err)
 		_ = w.b.deps.Events.Drop(ctx, logKey(w.claimed.Tenant, w.claimed.Response)) // half of them would mislead
@@ -334,8 +337,9 @@ func (w *work) overtaken(ctx context.Context) error {
 	w.made.mu.Lock()
 	defer w.made.mu.Unlock()
 	if s := w.made.stream; !s.ended {
+		s.seq = w.next // what could not be written has no number
 		s.terminalOf(state.Object)
-		_ = w.b.write(ctx, w.claimed.RunID, s.out, s.seq-1, true) // those who follow find out by themselves
+		_ = w.b.write(ctx, w.claimed.RunID, s.out, w.next, s.seq-1, true) // those who follow find out by themselves
 	}
 	return nil
 }
@@ -377,7 +381,7 @@ func (w *work) close(ctx context.Context, status string, f Failure) error {
 	if last, err := w.lastEvent(ctx); err == nil && last >= 0 {
 		s := &stream{seq: last + 1}
 		s.terminalOf(object)
-		_ = w.b.write(ctx, c.RunID, s.out, s.seq-1, true) // those who follow find out by themselves
+		_ = w.b.write(ctx, c.RunID, s.out, last+1, s.seq-1, true) // those who follow find out by themselves
 	}
 	return nil
 }

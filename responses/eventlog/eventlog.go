@@ -16,6 +16,9 @@ import (
 var (
 	// ErrStale means that the log has an event of that number, or a later one.
 	ErrStale = errors.New("eventlog: another wrote meanwhile")
+	// ErrLost means that the log is gone that should have the events before: it
+	// would have a hole.
+	ErrLost = errors.New("eventlog: the earlier events are gone")
 	// ErrFull means that the log has as much as one may have, or that all of
 	// them together do.
 	ErrFull = errors.New("eventlog: no room")

@@ -18,7 +18,7 @@ import (
 
 // log is what both forms promise.
 type log interface {
-	Append(ctx context.Context, key string, e eventlog.Entry, end bool) error
+	Append(ctx context.Context, key string, first int, e eventlog.Entry, end bool) error
 	Read(ctx context.Context, key string, after int, wait time.Duration) ([]eventlog.Entry, error)
 	Drop(ctx context.Context, key string) error
 	Hold(ctx context.Context, key, seat string, most int) (bool, error)
@@ -93,6 +93,7 @@ func TestBothFormsOfALogKeepTheContract(t *testing.T) {
 			"a reader who waits is woken at once":                      wakes,
 			"who writes a number that is there is told so":             fences,
 			"nothing is written behind the end":                        ends,
+			"a log that was lost is not gone on with":                  lost,
 			"a log is bounded":                                         bounds,
 			"a log is gone a while after its end":                      expires,
 			"of five readers four get a seat, and a free one is taken": seats,
@@ -108,7 +109,7 @@ func TestBothFormsOfALogKeepTheContract(t *testing.T) {
 
 func put(t *testing.T, l log, key string, last int, text string, end bool) {
 	t.Helper()
-	if err := l.Append(t.Context(), key, eventlog.Entry{Last: last, Box: []byte(text)}, end); err != nil {
+	if err := l.Append(t.Context(), key, 0, eventlog.Entry{Last: last, Box: []byte(text)}, end); err != nil {
 		t.Fatalf("append %d: %v", last, err)
 	}
 }
@@ -176,7 +177,7 @@ func fences(t *testing.T, open func(*testing.T, eventlog.Config) log) {
 	l := open(t, eventlog.Config{})
 	put(t, l, t.Name(), 4, "the successor's", false)
 	for _, last := range []int{0, 3, 4} {
-		if err := l.Append(t.Context(), t.Name(), eventlog.Entry{Last: last, Box: []byte("late")}, false); !errors.Is(err, eventlog.ErrStale) {
+		if err := l.Append(t.Context(), t.Name(), 0, eventlog.Entry{Last: last, Box: []byte("late")}, false); !errors.Is(err, eventlog.ErrStale) {
 			t.Errorf("event %d after 4: %v", last, err)
 		}
 	}
@@ -189,8 +190,26 @@ func ends(t *testing.T, open func(*testing.T, eventlog.Config) log) {
 	t.Helper()
 	l := open(t, eventlog.Config{})
 	put(t, l, t.Name(), 0, "last", true)
-	if err := l.Append(t.Context(), t.Name(), eventlog.Entry{Last: 1, Box: []byte("more")}, true); !errors.Is(err, eventlog.ErrStale) {
+	if err := l.Append(t.Context(), t.Name(), 0, eventlog.Entry{Last: 1, Box: []byte("more")}, true); !errors.Is(err, eventlog.ErrStale) {
 		t.Errorf("behind the end: %v", err)
+	}
+}
+
+func lost(t *testing.T, open func(*testing.T, eventlog.Config) log) {
+	t.Helper()
+	l := open(t, eventlog.Config{})
+	put(t, l, t.Name(), 3, "zero-three", false)
+	if err := l.Append(t.Context(), t.Name(), 4, eventlog.Entry{Last: 5, Box: []byte("four,five")}, false); err != nil {
+		t.Errorf("the events after those that are there: %v", err)
+	}
+	if err := l.Drop(t.Context(), t.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Append(t.Context(), t.Name(), 6, eventlog.Entry{Last: 6, Box: []byte("six")}, false); !errors.Is(err, eventlog.ErrLost) {
+		t.Errorf("after a loss: %v", err)
+	}
+	if got := texts(t, l, t.Name(), -1); got != "" {
+		t.Errorf("a reader is shown %q", got)
 	}
 }
 
@@ -198,7 +217,7 @@ func bounds(t *testing.T, open func(*testing.T, eventlog.Config) log) {
 	t.Helper()
 	l := open(t, eventlog.Config{MaxBytes: 2000})
 	put(t, l, t.Name(), 0, strings.Repeat("a", 1500), false)
-	if err := l.Append(t.Context(), t.Name(), eventlog.Entry{Last: 1, Box: make([]byte, 1500)}, false); !errors.Is(err, eventlog.ErrFull) {
+	if err := l.Append(t.Context(), t.Name(), 0, eventlog.Entry{Last: 1, Box: make([]byte, 1500)}, false); !errors.Is(err, eventlog.ErrFull) {
 		t.Errorf("beyond the bound: %v", err)
 	}
 	put(t, l, t.Name()+"other", 0, strings.Repeat("a", 1500), false)

@@ -42,9 +42,10 @@ func (m *Memory) log(key string) *memoryLog {
 	return l
 }
 
-// Append writes an entry. The error is ErrStale or ErrFull. End says that it is
-// the last: from then on the log lives for Config.After.
-func (m *Memory) Append(_ context.Context, key string, e Entry, end bool) error {
+// Append writes an entry whose first event has the number. The error is
+// ErrStale, ErrLost or ErrFull. End says that it is the last entry: from then on
+// the log lives for Config.After.
+func (m *Memory) Append(_ context.Context, key string, first int, e Entry, end bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.expire()
@@ -53,6 +54,8 @@ func (m *Memory) Append(_ context.Context, key string, e Entry, end bool) error 
 	switch n := len(l.entries); {
 	case l.ended, n > 0 && l.entries[n-1].Last >= e.Last:
 		return ErrStale
+	case first > 0 && n == 0:
+		return ErrLost
 	case l.bytes+size > m.cfg.MaxBytes, m.total+size > m.cfg.MaxTotal:
 		return ErrFull
 	}
@@ -119,6 +122,7 @@ func (m *Memory) drop(key string) {
 func (m *Memory) Hold(_ context.Context, key, seat string, most int) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.expire()
 	l, now := m.log(key), m.now()
 	for other, until := range l.seats {
 		if now.After(until) {

@@ -51,6 +51,7 @@ func entryID(last int) string { return strconv.Itoa(last+1) + "-0" }
 const appendScript = `
 local size = tonumber(redis.call('GET', KEYS[2]) or '0')
 if size < 0 then return 'stale' end
+if ARGV[7] ~= '0' and redis.call('EXISTS', KEYS[1]) == 0 then return 'lost' end
 if size + #ARGV[2] + tonumber(ARGV[3]) > tonumber(ARGV[4]) then return 'full' end
 local added = redis.pcall('XADD', KEYS[1], ARGV[1], 'b', ARGV[2])
 if type(added) == 'table' and added.err then
@@ -64,18 +65,20 @@ redis.call('PUBLISH', KEYS[1], '')
 return 'ok'`
 
 // Append is Memory.Append, but that an error may be Redis's as well.
-func (r *Redis) Append(ctx context.Context, key string, e Entry, end bool) error {
+func (r *Redis) Append(ctx context.Context, key string, first int, e Entry, end bool) error {
 	life, last := r.cfg.Life, "0"
 	if end {
 		life, last = r.cfg.After, "1"
 	}
 	answer, err := r.client.Eval(ctx, appendScript, []string{streamKey(key), sizeKey(key)},
-		entryID(e.Last), e.Box, overhead, r.cfg.MaxBytes, life.Milliseconds(), last).Text()
+		entryID(e.Last), e.Box, overhead, r.cfg.MaxBytes, life.Milliseconds(), last, first).Text()
 	switch {
 	case err != nil:
 		return fmt.Errorf("append event: %w", err)
 	case answer == "stale":
 		return ErrStale
+	case answer == "lost":
+		return ErrLost
 	case answer == "full":
 		return ErrFull
 	default:
