@@ -194,7 +194,7 @@ func checkCatalogue(ctx context.Context, app *pgxpool.Pool) []finding {
 	}
 	list := []finding{fine(fmt.Sprintf("catalogue (%d models)", len(snapshot.Models())))}
 	for _, m := range snapshot.Models() {
-		if _, priced := snapshot.Prices.Rate(m.Name, time.Now()); !priced {
+		if _, priced := snapshot.Prices.Rate(m.Name, "", time.Now()); !priced {
 			list = append(list, warning("model "+m.Name, "it has no price: its receipts cost 0", "add it under prices: in the catalogue"))
 		}
 	}

@@ -2,156 +2,124 @@ package billing
 
 import (
 	"cmp"
-	"context"
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"weir/tenants"
 )
 
 // Book is an immutable snapshot of all prices, past and to come. A nil Book is
 // empty. It is safe for concurrent use.
 type Book struct {
-	models map[string][]Price // oldest first
+	models   map[string]*shelf
+	versions map[int64]*Price
+}
+
+// shelf is the prices of one model. A timeline has the oldest first; a price
+// holds until the next one of its timeline.
+type shelf struct {
+	list    []*Price
+	tenants map[tenants.ID][]*Price
 }
 
 // NewBook makes a book of the given prices.
 func NewBook(prices []Price) *Book {
-	b := &Book{models: make(map[string][]Price)}
+	b := &Book{models: make(map[string]*shelf), versions: make(map[int64]*Price, len(prices))}
 	for _, p := range prices {
-		b.models[p.Model] = append(b.models[p.Model], p)
+		b.put(&p)
 	}
-	for _, versions := range b.models {
-		slices.SortFunc(versions, func(p, q Price) int {
-			return cmp.Or(p.EffectiveFrom.Compare(q.EffectiveFrom), cmp.Compare(p.Version, q.Version))
-		})
+	for _, s := range b.models {
+		slices.SortFunc(s.list, older)
+		for _, own := range s.tenants {
+			slices.SortFunc(own, older)
+		}
 	}
 	return b
 }
 
-// Rate is the price of the model at a moment; false when it had none. Requests
-// are rated at the moment they started: that is the price that was promised.
-func (b *Book) Rate(model string, at time.Time) (Price, bool) {
-	if b == nil {
+func (b *Book) put(p *Price) {
+	b.versions[p.Version] = p
+	s := b.models[p.Model]
+	if s == nil {
+		s = &shelf{}
+		b.models[p.Model] = s
+	}
+	if p.Tenant == "" {
+		s.list = append(s.list, p)
+		return
+	}
+	if s.tenants == nil {
+		s.tenants = make(map[tenants.ID][]*Price)
+	}
+	s.tenants[p.Tenant] = append(s.tenants[p.Tenant], p)
+}
+
+func older(p, q *Price) int {
+	return cmp.Or(p.EffectiveFrom.Compare(q.EffectiveFrom), cmp.Compare(p.Version, q.Version))
+}
+
+// Rate is what the model costs a tenant at a moment: its own price, else the
+// list's; false when it had none. Requests are rated at the moment they
+// started: that is the price that was promised. The price is not to be changed.
+func (b *Book) Rate(model string, tenant tenants.ID, at time.Time) (Price, bool) {
+	if b == nil || b.models[model] == nil {
 		return Price{}, false
 	}
-	versions := b.models[model]
-	n, _ := slices.BinarySearchFunc(versions, at, func(p Price, at time.Time) int {
+	s := b.models[model]
+	if own := inEffect(s.tenants[tenant], at); own != nil && !own.Lapsed {
+		return *own, true
+	}
+	if p := inEffect(s.list, at); p != nil {
+		return *p, true
+	}
+	return Price{}, false
+}
+
+// Version is the price that a receipt names; false when the book lacks it.
+func (b *Book) Version(version int64) (Price, bool) {
+	if b == nil || b.versions[version] == nil {
+		return Price{}, false
+	}
+	return *b.versions[version], true
+}
+
+// Since lists the versions that b has and earlier hasn't: by model, the list's
+// first, then by tenant and time. A nil earlier book has none.
+func (b *Book) Since(earlier *Book) []Price {
+	var fresh []Price
+	for version, p := range b.versions {
+		if _, known := earlier.Version(version); !known {
+			fresh = append(fresh, *p)
+		}
+	}
+	slices.SortFunc(fresh, func(p, q Price) int {
+		return cmp.Or(cmp.Compare(p.Model, q.Model), cmp.Compare(p.Tenant, q.Tenant), older(&p, &q))
+	})
+	return fresh
+}
+
+// timeline is a model's prices for a tenant of its own, or of the list.
+func (b *Book) timeline(model string, tenant tenants.ID) []*Price {
+	switch s := b.models[model]; {
+	case s == nil:
+		return nil
+	case tenant == "":
+		return s.list
+	default:
+		return s.tenants[tenant]
+	}
+}
+
+// inEffect is the price of a timeline at a moment; nil when there was none.
+func inEffect(timeline []*Price, at time.Time) *Price {
+	n, _ := slices.BinarySearchFunc(timeline, at, func(p *Price, at time.Time) int {
 		if p.EffectiveFrom.After(at) {
 			return 1
 		}
 		return -1
 	})
 	if n == 0 {
-		return Price{}, false
+		return nil
 	}
-	return versions[n-1], true
-}
-
-// find is the version that takes effect at exactly the given moment.
-func (b *Book) find(model string, from time.Time) (Price, bool) {
-	p, ok := b.Rate(model, from)
-	return p, ok && p.EffectiveFrom.Equal(from)
-}
-
-// Querier reads rows: a pool, a connection or a transaction.
-type Querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-// LoadBook reads all prices.
-func LoadBook(ctx context.Context, q Querier) (*Book, error) {
-	rows, err := q.Query(ctx, `
-		SELECT model, version, effective_from, input_pico, cached_input_pico, output_pico, reasoning_pico
-		FROM prices`)
-	if err != nil {
-		return nil, fmt.Errorf("load price book: %w", err)
-	}
-	prices, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Price])
-	if err != nil {
-		return nil, fmt.Errorf("load price book: %w", err)
-	}
-	return NewBook(prices), nil
-}
-
-// PutPrices publishes what the specs change, in the caller's transaction. A
-// spec that names no time and equals the price in effect, or that repeats a
-// published version, changes nothing. Every other one becomes a new version.
-// Published versions are never edited, and the past of a model that has a price
-// isn't rewritten; the error is then ErrPrice. Calls wait for one another.
-func PutPrices(ctx context.Context, tx pgx.Tx, specs []PriceSpec) error {
-	var now time.Time
-	err := tx.QueryRow(ctx, `SELECT now() FROM pg_advisory_xact_lock(hashtext('weir.prices'))`).Scan(&now)
-	if err != nil {
-		return fmt.Errorf("put prices: %w", err)
-	}
-	book, err := LoadBook(ctx, tx)
-	if err != nil {
-		return fmt.Errorf("put prices: %w", err)
-	}
-	fresh, err := book.changes(specs, now)
-	if err != nil {
-		return fmt.Errorf("put prices: %w", err)
-	}
-	batch := &pgx.Batch{}
-	for _, p := range fresh {
-		batch.Queue(`
-			INSERT INTO prices (model, effective_from, input_pico, cached_input_pico, output_pico, reasoning_pico)
-			VALUES ($1, $2, $3, $4, $5, $6)`,
-			p.Model, p.EffectiveFrom, p.Input, p.CachedInput, p.Output, p.Reasoning)
-	}
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("put prices: %w", err)
-	}
-	return nil
-}
-
-// changes lists the versions that the specs add to the book at the moment now.
-func (b *Book) changes(specs []PriceSpec, now time.Time) ([]Price, error) {
-	type start struct {
-		model string
-		micro int64
-	}
-	var fresh []Price
-	seen := make(map[start]bool, len(specs))
-	for _, spec := range specs {
-		p, isNew, err := b.resolve(spec, now)
-		if err != nil {
-			return nil, err
-		}
-		at := start{p.Model, p.EffectiveFrom.UnixMicro()}
-		if seen[at] {
-			return nil, fmt.Errorf("%w: %s has two prices from the same time", ErrPrice, p.Model)
-		}
-		seen[at] = true
-		if isNew {
-			fresh = append(fresh, p)
-		}
-	}
-	return fresh, nil
-}
-
-// resolve finds the published version that a spec means, or makes a new one.
-func (b *Book) resolve(spec PriceSpec, now time.Time) (p Price, isNew bool, err error) {
-	p, err = spec.Price()
-	if err != nil {
-		return Price{}, false, err
-	}
-	current, priced := b.Rate(p.Model, now)
-	if p.EffectiveFrom.IsZero() {
-		if priced && current.sameRates(p) {
-			return current, false, nil
-		}
-		p.EffectiveFrom = now
-	}
-	switch old, published := b.find(p.Model, p.EffectiveFrom); {
-	case published && old.sameRates(p):
-		return old, false, nil
-	case published, priced && p.EffectiveFrom.Before(now):
-		return Price{}, false, fmt.Errorf("%w: %s: what it costs from %s is published; leave effective_from out, or name a time to come",
-			ErrPrice, p.Model, p.EffectiveFrom.UTC().Format(time.RFC3339))
-	default:
-		return p, true, nil
-	}
+	return timeline[n-1]
 }

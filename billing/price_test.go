@@ -2,170 +2,90 @@ package billing
 
 import (
 	"errors"
+	"math"
 	"math/big"
-	"slices"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"go.yaml.in/yaml/v3"
 	"pgregory.net/rapid"
+
+	"weir/tenants"
 )
-
-func TestUSDIsReadExactly(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name, text string
-		want       int64
-	}{
-		{"cents", "0.10", 100_000},
-		{"a whole dollar", "1", 1_000_000},
-		{"six decimals", "0.000001", 1},
-		{"nothing", "0", 0},
-		{"trailing zeros", "2.500000", 2_500_000},
-		{"leading zeros", "007.5", 7_500_000},
-		{"the largest", "1000000000", maxRate},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			got, err := ParseUSD(tt.text)
-			if err != nil || got != tt.want {
-				t.Errorf("got %d, %v, want %d", got, err, tt.want)
-			}
-		})
-	}
-}
-
-func TestWhatIsNoPlainDecimalIsNoPrice(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{
-		"", ".", "1.", ".5", "-1", "+1", "1e3", "0x1", " 1", "1 ", "1,5", "0.1234567", "$1", "NaN", "Inf", "1.2.3",
-		"٣", "99999999999999999999", "1_000",
-	} {
-		if got, err := ParseUSD(text); !errors.Is(err, ErrPrice) {
-			t.Errorf("%q: got %d, %v, want ErrPrice", text, got, err)
-		}
-	}
-}
-
-func TestFormattedUSDReadsBackTheSame(t *testing.T) {
-	t.Parallel()
-	for pico, want := range map[int64]string{0: "0.00", 1: "0.000001", 100_000: "0.10", 2_500_000: "2.50", 1_234_567: "1.234567", maxRate: "1000000000.00"} {
-		if got := FormatUSD(pico); got != want {
-			t.Errorf("FormatUSD(%d) = %q, want %q", pico, got, want)
-		}
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		pico := rapid.Int64Range(0, maxRate).Draw(t, "pico")
-		got, err := ParseUSD(FormatUSD(pico))
-		if err != nil || got != pico {
-			t.Fatalf("%d became %q and then %d, %v", pico, FormatUSD(pico), got, err)
-		}
-	})
-}
-
-func TestASpecIsReadAsItIsWritten(t *testing.T) {
-	t.Parallel()
-	from := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
-	tests := []struct {
-		name, yaml string
-		want       Price
-	}{
-		{
-			"every rate", `{model: m, input: "0.10", cached_input: "0.02", output: "0.40", reasoning: "0.50"}`,
-			Price{Model: "m", Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 500_000},
-		},
-		{
-			"cached input costs as input, reasoning as output", `{model: m, input: "0.10", output: "0.40"}`,
-			Price{Model: "m", Input: 100_000, CachedInput: 100_000, Output: 400_000, Reasoning: 400_000},
-		},
-		{
-			"a number without quotes is no float", `{model: m, input: 0.10, output: 0.30}`,
-			Price{Model: "m", Input: 100_000, CachedInput: 100_000, Output: 300_000, Reasoning: 300_000},
-		},
-		{
-			"a time", `{model: m, input: "1", output: "0", effective_from: 2026-12-01T01:00:00+01:00}`,
-			Price{Model: "m", Input: 1_000_000, CachedInput: 1_000_000, EffectiveFrom: from},
-		},
-		{"free", `{model: m, input: "0", output: "0"}`, Price{Model: "m"}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			var spec PriceSpec
-			if err := yaml.Unmarshal([]byte(tt.yaml), &spec); err != nil {
-				t.Fatal(err)
-			}
-			got, err := spec.Price()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-			again, err := got.Spec().Price()
-			if diff := cmp.Diff(got, again); diff != "" || err != nil {
-				t.Errorf("round trip: %v\n%s", err, diff)
-			}
-		})
-	}
-}
-
-func TestASpecThatCannotBePublishedIsRefused(t *testing.T) {
-	t.Parallel()
-	for name, spec := range map[string]PriceSpec{
-		"no model":                         {Input: "1", Output: "1"},
-		"no input":                         {Model: "m", Output: "1"},
-		"no output":                        {Model: "m", Input: "1"},
-		"cached input dearer than input":   {Model: "m", Input: "1", CachedInput: "1.000001", Output: "1"},
-		"a negative rate":                  {Model: "m", Input: "1", Output: "-1"},
-		"seven decimals":                   {Model: "m", Input: "1", Output: "1", Reasoning: "0.0000001"},
-		"a price beyond reason":            {Model: "m", Input: "1", Output: "1000000001"},
-		"rubbish":                          {Model: "m", Input: "cheap", Output: "1"},
-		"cached input that is not written": {Model: "m", Input: "1", CachedInput: ".", Output: "1"},
-	} {
-		if p, err := spec.Price(); !errors.Is(err, ErrPrice) {
-			t.Errorf("%s: got %+v, %v, want ErrPrice", name, p, err)
-		}
-	}
-}
 
 func TestCost(t *testing.T) {
 	t.Parallel()
-	p := Price{Model: "m", Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 800_000}
+	p := Price{
+		Model: "m", Tiers: Tiers{Flex: 5000, Priority: 17_500},
+		Rates: Rates{Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 800_000},
+		Long: []Step{
+			{1000, Rates{Input: 200_000, CachedInput: 40_000, Output: 600_000, Reasoning: 900_000}},
+			{5000, Rates{Input: 300_000, CachedInput: 60_000, Output: 800_000, Reasoning: 1_000_000}},
+		},
+	}
+	output := func(rate int64) Price { return Price{Model: "m", Rates: Rates{Output: rate}, Tiers: DefaultTiers()} }
 	tests := []struct {
 		name string
 		p    Price
 		u    Usage
-		want int64
+		tier tenants.Tier
+		want Cost
 		err  error
 	}{
-		{"each class at its own rate", p, Usage{1000, 1000, 1000, 1000}, 1_320_000, nil},
-		{"nothing", p, Usage{}, 0, nil},
-		{"just below a half is nothing", Price{Model: "m", Output: 499}, Usage{Output: 1}, 0, nil},
-		{"a half is rounded up", Price{Model: "m", Output: 500}, Usage{Output: 1}, 1, nil},
-		{"rounded once, not by class", Price{Model: "m", Input: 400, Output: 400}, Usage{InputUncached: 1, Output: 1}, 1, nil},
-		{"a negative class", p, Usage{Output: -1}, 0, ErrUsage},
-		{"an impossible class", p, Usage{InputCached: MaxTokens + 1}, 0, ErrUsage},
-		{"more than 64 bits hold", Price{Model: "m", Output: maxRate}, Usage{Output: MaxTokens}, 0, ErrCost},
-		{"an invalid price", Price{Model: "m", Output: -1}, Usage{Output: 1}, 0, ErrPrice},
+		{"each class at its own rate", p, Usage{100, 100, 100, 100}, "", Cost{132_000, 8_000}, nil},
+		{"nothing", p, Usage{}, "", Cost{}, nil},
+		{"the default tier by its name", p, Usage{100, 100, 100, 100}, tenants.TierDefault, Cost{132_000, 8_000}, nil},
+		{"half the price", p, Usage{100, 100, 100, 100}, tenants.TierFlex, Cost{66_000, 4_000}, nil},
+		{"one and three quarters of it", p, Usage{100, 100, 100, 100}, tenants.TierPriority, Cost{231_000, 14_000}, nil},
+		{"a tier that isn't sold", p, Usage{1, 0, 0, 0}, tenants.TierBatch, Cost{}, ErrPrice},
+		{"a tier that nobody knows", p, Usage{1, 0, 0, 0}, "gold", Cost{}, ErrPrice},
+		{"one token short of a long context", p, Usage{999, 0, 1, 0}, "", Cost{100_300, 0}, nil},
+		{"a long context from its very threshold, the whole request", p, Usage{1000, 0, 1, 0}, "", Cost{200_600, 0}, nil},
+		{"cached tokens make a context long", p, Usage{1, 999, 0, 0}, "", Cost{40_160, 159_840}, nil},
+		{"output doesn't", p, Usage{1, 0, 5000, 0}, "", Cost{2_000_100, 0}, nil},
+		{"the highest step that is reached", p, Usage{4999, 0, 0, 0}, "", Cost{999_800, 0}, nil},
+		{"and beyond", p, Usage{0, 5000, 0, 0}, tenants.TierFlex, Cost{150_000, 600_000}, nil},
+		{"just below a half is nothing", output(499), Usage{Output: 1}, "", Cost{}, nil},
+		{"a half is rounded up", output(500), Usage{Output: 1}, "", Cost{Nano: 1}, nil},
+		{"a half after the multiplier", output(1000), Usage{Output: 1}, tenants.TierFlex, Cost{Nano: 1}, nil},
+		{"rounded once, after the multiplier", output(999), Usage{Output: 1}, tenants.TierFlex, Cost{Nano: 0}, nil},
+		{"rounded once, not by class", Price{Model: "m", Rates: Rates{Input: 400, Output: 400}}, Usage{InputUncached: 1, Output: 1}, "", Cost{Nano: 1}, nil},
+		{"a negative class", p, Usage{Output: -1}, "", Cost{}, ErrUsage},
+		{"an impossible class", p, Usage{InputCached: MaxTokens + 1}, "", Cost{}, ErrUsage},
+		{"more than 64 bits hold", output(maxRate), Usage{Output: MaxTokens}, "", Cost{}, ErrCost},
+		{"more than 64 bits, by the multiplier", output(10_000_000_000), Usage{Output: MaxTokens - 1}, tenants.TierPriority, Cost{}, ErrCost},
+		{"an invalid price", output(-1), Usage{Output: 1}, "", Cost{}, ErrPrice},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := tt.p.Cost(tt.u)
+			got, err := tt.p.Cost(tt.u, tt.tier)
 			if got != tt.want || !errors.Is(err, tt.err) {
-				t.Errorf("got %d, %v, want %d, %v", got, err, tt.want, tt.err)
+				t.Errorf("got %+v, %v, want %+v, %v", got, err, tt.want, tt.err)
 			}
 		})
 	}
 }
 
-func drawPrice(t *rapid.T) Price {
+func drawRates(t *rapid.T) Rates {
 	rate := rapid.OneOf(rapid.Int64Range(0, 10_000), rapid.Int64Range(0, 100_000_000), rapid.Int64Range(0, maxRate))
-	p := Price{Model: "m", Input: rate.Draw(t, "input"), Output: rate.Draw(t, "output"), Reasoning: rate.Draw(t, "reasoning")}
-	p.CachedInput = rapid.Int64Range(0, p.Input).Draw(t, "cached")
+	r := Rates{Input: rate.Draw(t, "input"), Output: rate.Draw(t, "output"), Reasoning: rate.Draw(t, "reasoning")}
+	r.CachedInput = rapid.Int64Range(0, r.Input).Draw(t, "cached")
+	return r
+}
+
+func drawPrice(t *rapid.T) Price {
+	bp := rapid.OneOf(rapid.Int64Range(1, 20_000), rapid.Int64Range(0, maxTier))
+	p := Price{
+		Model: "m", Rates: drawRates(t),
+		Tiers: Tiers{bp.Draw(t, "flex"), bp.Draw(t, "priority"), bp.Draw(t, "batch"), bp.Draw(t, "background")},
+	}
+	from := int64(0)
+	for range rapid.IntRange(0, 3).Draw(t, "steps") {
+		from += rapid.Int64Range(1, 500_000).Draw(t, "min_input")
+		p.Long = append(p.Long, Step{from, drawRates(t)})
+	}
+	if err := p.Validate(); err != nil {
+		t.Fatal(err)
+	}
 	return p
 }
 
@@ -174,202 +94,174 @@ func drawUsage(t *rapid.T) Usage {
 	return Usage{n.Draw(t, "uncached"), n.Draw(t, "cached"), n.Draw(t, "output"), n.Draw(t, "reasoning")}
 }
 
-// The cost is what arithmetic without bounds gives, rounded half up.
+func drawTier(t *rapid.T) tenants.Tier {
+	return rapid.SampledFrom([]tenants.Tier{
+		"", tenants.TierDefault, tenants.TierFlex, tenants.TierPriority, tenants.TierBatch, tenants.TierBackground,
+	}).Draw(t, "tier")
+}
+
+// exactCost is the cost by arithmetic without bounds, rounded half up.
+func exactCost(p *Price, u Usage, tier tenants.Tier) *big.Int {
+	r := p.Rates
+	for _, s := range p.Long {
+		if u.InputCached+u.InputUncached >= s.MinInput {
+			r = s.Rates
+		}
+	}
+	sum := new(big.Rat)
+	for _, c := range [][2]int64{
+		{u.InputUncached, r.Input},
+		{u.InputCached, r.CachedInput},
+		{u.Output, r.Output},
+		{u.Reasoning, r.Reasoning},
+	} {
+		sum.Add(sum, new(big.Rat).Mul(big.NewRat(c[0], 1), big.NewRat(c[1], 1000)))
+	}
+	sum.Mul(sum, big.NewRat(p.Tiers.BasisPoints(tier), 10_000))
+	sum.Add(sum, big.NewRat(1, 2))
+	return new(big.Int).Div(sum.Num(), sum.Denom()) // Euclidean: the floor
+}
+
 func TestCostIsExact(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		p, u := drawPrice(t), drawUsage(t)
-		sum := new(big.Int)
-		for _, c := range [][2]int64{
-			{u.InputUncached, p.Input},
-			{u.InputCached, p.CachedInput},
-			{u.Output, p.Output},
-			{u.Reasoning, p.Reasoning},
-		} {
-			sum.Add(sum, new(big.Int).Mul(big.NewInt(c[0]), big.NewInt(c[1])))
-		}
-		want := sum.Add(sum, big.NewInt(500)).Div(sum, big.NewInt(1000))
-		got, err := p.Cost(u)
+		p, u, tier := drawPrice(t), drawUsage(t), drawTier(t)
+		got, err := p.Cost(u, tier)
+		want := exactCost(&p, u, tier)
+		uncached := exactCost(&p, Usage{u.Input(), 0, u.Output, u.Reasoning}, tier)
 		switch {
-		case !want.IsInt64():
-			if !errors.Is(err, ErrCost) {
-				t.Fatalf("got %d, %v, want ErrCost for %v", got, err, want)
+		case !p.Sells(tier):
+			if !errors.Is(err, ErrPrice) {
+				t.Fatalf("a tier that isn't sold: %+v, %v", got, err)
 			}
-		case err != nil || got != want.Int64():
-			t.Fatalf("got %d, %v, want %v", got, err, want)
+		case !uncached.IsInt64():
+			if !errors.Is(err, ErrCost) {
+				t.Fatalf("got %+v, %v, want ErrCost for %v", got, err, uncached)
+			}
+		case err != nil || got.Nano != want.Int64() || got.Nano+got.SavedNano != uncached.Int64():
+			t.Fatalf("got %+v, %v, want %v of %v", got, err, want, uncached)
 		}
 	})
 }
 
-// What is used more never costs less, and caching never costs more.
+// A million small receipts sum to what each of them costs, to the last nano.
+func TestManySmallCostsHaveNoError(t *testing.T) {
+	t.Parallel()
+	p := Price{
+		Model: "m", Tiers: DefaultTiers(), Rates: Rates{Input: 103_337, CachedInput: 20_771, Output: 401_123, Reasoning: 401_123},
+		Long: []Step{{700, Rates{Input: 203_337, CachedInput: 40_771, Output: 501_123, Reasoning: 501_123}}},
+	}
+	tiers := []tenants.Tier{tenants.TierDefault, tenants.TierFlex, tenants.TierPriority, tenants.TierBatch}
+	const n = 1_000_000
+	var sum int64
+	want := new(big.Int)
+	for i := range int64(n) {
+		u := Usage{i % 701, i % 97, i % 13, i % 5}
+		tier := tiers[i%4]
+		c, err := p.Cost(u, tier)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += c.Nano
+		want.Add(want, exactCost(&p, u, tier))
+	}
+	if sum != want.Int64() || sum == 0 {
+		t.Errorf("%d receipts sum to %d, want %v", n, sum, want)
+	}
+}
+
+// What is used more never costs less within a step, and caching never costs more.
 func TestCostIsMonotone(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		p, u := drawPrice(t), drawUsage(t)
-		cost, err := p.Cost(u)
+		p, u, tier := drawPrice(t), drawUsage(t), drawTier(t)
+		cost, err := p.Cost(u, tier)
 		if err != nil {
-			t.Skip("too large")
+			t.Skip("too large, or not sold")
+		}
+		if cost.Nano < 0 || cost.SavedNano < 0 {
+			t.Fatalf("%+v costs %+v", u, cost)
 		}
 		more := u
 		more.Output += rapid.Int64Range(0, MaxTokens-u.Output).Draw(t, "more")
-		if dearer, err := p.Cost(more); err == nil && dearer < cost {
-			t.Fatalf("%+v costs %d, %+v only %d", u, cost, more, dearer)
-		}
-		cached := Usage{0, 0, u.Output, u.Reasoning}
-		cached.InputCached = min(u.InputCached+u.InputUncached, MaxTokens)
-		if cheaper, err := p.Cost(cached); err == nil && cheaper > cost {
-			t.Fatalf("%+v costs %d, cached %d", u, cost, cheaper)
+		if dearer, err := p.Cost(more, tier); err == nil && dearer.Nano < cost.Nano {
+			t.Fatalf("%+v costs %+v, %+v only %+v", u, cost, more, dearer)
 		}
 	})
 }
 
-func TestTheBookGivesThePriceOfTheMoment(t *testing.T) {
+// A hold covers the bill: whatever a request uses within its bounds, it costs
+// no more than what was set aside for them.
+func TestMostIsAnUpperBound(t *testing.T) {
 	t.Parallel()
-	day := func(d int) time.Time { return time.Date(2026, 11, d, 0, 0, 0, 0, time.UTC) }
-	book := NewBook([]Price{
-		{Model: "m", Version: 3, EffectiveFrom: day(20)},
-		{Model: "m", Version: 1, EffectiveFrom: day(5)},
-		{Model: "other", Version: 2, EffectiveFrom: day(1)},
-	})
-	tests := []struct {
-		name, model string
-		at          time.Time
-		want        int64 // 0: none
-	}{
-		{"before the first there is none", "m", day(5).Add(-1), 0},
-		{"at the very moment it is in effect", "m", day(5), 1},
-		{"until the next one", "m", day(20).Add(-1), 1},
-		{"from the next one", "m", day(20), 3},
-		{"for ever after", "m", day(30).AddDate(100, 0, 0), 3},
-		{"a model that nobody priced has none", "new", day(20), 0},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			p, ok := book.Rate(tt.model, tt.at)
-			if p.Version != tt.want || ok != (tt.want != 0) {
-				t.Errorf("got version %d, %v, want %d", p.Version, ok, tt.want)
-			}
-		})
-	}
-	if _, ok := (*Book)(nil).Rate("m", day(20)); ok {
-		t.Error("a nil book has a price")
-	}
-}
-
-func TestDisjointClassesSumToTheTotals(t *testing.T) {
-	t.Parallel()
-	n := func(v int64) *int64 { return &v }
-	tests := []struct {
-		name  string
-		in    Totals
-		want  Usage
-		sound bool
-	}{
-		{"all four", Totals{n(100), n(60), n(50), n(20)}, Usage{40, 60, 30, 20}, true},
-		{"absent parts are zero", Totals{Prompt: n(100), Completion: n(50)}, Usage{InputUncached: 100, Output: 50}, true},
-		{"embeddings have no completion", Totals{Prompt: n(100)}, Usage{InputUncached: 100}, true},
-		{"zero is a count", Totals{Prompt: n(0), Completion: n(0)}, Usage{}, true},
-		{"all cached, all reasoning", Totals{n(5), n(5), n(7), n(7)}, Usage{InputCached: 5, Reasoning: 7}, true},
-		{"nothing reported", Totals{}, Usage{}, false},
-		{"no prompt", Totals{Completion: n(9)}, Usage{Output: 9}, false},
-		{"more cached than prompt", Totals{n(10), n(11), n(1), nil}, Usage{InputCached: 10, Output: 1}, false},
-		{"more reasoning than completion", Totals{n(10), nil, n(5), n(6)}, Usage{InputUncached: 10, Reasoning: 5}, false},
-		{"a negative completion", Totals{n(10), nil, n(-1_000_000), nil}, Usage{InputUncached: 10}, false},
-		{"a negative part", Totals{n(10), n(-3), n(1), nil}, Usage{InputUncached: 10, Output: 1}, false},
-		{"beyond reason", Totals{Prompt: n(1 << 62)}, Usage{InputUncached: MaxTokens}, false},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			got, sound := tt.in.Split()
-			if got != tt.want || sound != tt.sound {
-				t.Errorf("got %+v, %v, want %+v, %v", got, sound, tt.want, tt.sound)
-			}
-		})
-	}
 	rapid.Check(t, func(t *rapid.T) {
-		count := rapid.Ptr(rapid.OneOf(rapid.Int64Range(-5, 100), rapid.Int64()), true)
-		in := Totals{count.Draw(t, "prompt"), count.Draw(t, "cached"), count.Draw(t, "completion"), count.Draw(t, "reasoning")}
-		u, sound := in.Split()
-		if err := u.Validate(); err != nil {
-			t.Fatal(err)
+		p, u, tier := drawPrice(t), drawUsage(t), drawTier(t)
+		cost, err := p.Cost(u, tier)
+		input := u.Input() + rapid.Int64Range(0, 1_000_000).Draw(t, "input to spare")
+		output := u.Output + u.Reasoning + rapid.Int64Range(0, 1_000_000).Draw(t, "output to spare")
+		most := p.Most(input, output, tier)
+		if err != nil {
+			if most != math.MaxInt64 && !p.Sells(tier) {
+				t.Fatalf("%d for a tier that isn't sold", most)
+			}
+			return
 		}
-		sum := *in.prompt()
-		if in.Completion != nil {
-			sum += *in.Completion
-		}
-		if sound && u.Total() != sum {
-			t.Fatalf("%+v sums to %d, want %d", u, u.Total(), sum)
+		if cost.Nano > most {
+			t.Fatalf("%+v costs %d, above the %d of %d input and %d output tokens", u, cost.Nano, most, input, output)
 		}
 	})
-}
-
-func (t Totals) prompt() *int64 {
-	if t.Prompt == nil {
-		return new(int64)
+	p := Price{Model: "m", Rates: Rates{Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 500_000}, Tiers: Tiers{Priority: 20_000}}
+	if got := p.Most(100, 10, tenants.TierPriority); got != 30_000 {
+		t.Errorf("Most is %d, want no more than the dearest classes: 30000", got)
 	}
-	return t.Prompt
+	p.Long = []Step{{100, Rates{Input: 50_000, Output: 100_000}}} // cheaper: the shorter request bounds
+	if got := p.Most(100, 10, ""); got != 15_000 {
+		t.Errorf("Most is %d, want that of the step below: 15000", got)
+	}
 }
 
-func TestPricesAreNeverEdited(t *testing.T) {
+func TestAPriceThatCannotBeIsRefused(t *testing.T) {
 	t.Parallel()
-	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	past, published, future := now.AddDate(0, -2, 0), now.AddDate(0, -1, 0), now.AddDate(0, 1, 0)
-	book := NewBook([]Price{
-		{Model: "m", Version: 1, EffectiveFrom: published, Input: 100_000, CachedInput: 100_000, Output: 400_000, Reasoning: 400_000},
-		{Model: "m", Version: 2, EffectiveFrom: future, Input: 50_000, CachedInput: 50_000, Output: 200_000, Reasoning: 200_000},
-	})
-	spec := func(model, input, output string, from *time.Time) PriceSpec {
-		return PriceSpec{Model: model, Input: input, Output: output, EffectiveFrom: from}
+	steps := func(from ...int64) (all []Step) {
+		for _, n := range from {
+			all = append(all, Step{MinInput: n})
+		}
+		return all
 	}
-	tests := []struct {
-		name  string
-		specs []PriceSpec
-		want  []time.Time // when new versions take effect
-		err   error
-	}{
-		{"what is in effect is no change", []PriceSpec{spec("m", "0.1", "0.4", nil)}, nil, nil},
-		{"what differs is in effect from now", []PriceSpec{spec("m", "0.1", "0.5", nil)}, []time.Time{now}, nil},
-		{"a time to come", []PriceSpec{spec("m", "0.1", "0.5", new(now.Add(time.Hour)))}, []time.Time{now.Add(time.Hour)}, nil},
-		{"a published version, again", []PriceSpec{spec("m", "0.1", "0.4", &published), spec("m", "0.05", "0.2", &future)}, nil, nil},
-		{"a published version, changed", []PriceSpec{spec("m", "0.05", "0.3", &future)}, nil, ErrPrice},
-		{"the past of a priced model", []PriceSpec{spec("m", "0.1", "0.5", &past)}, nil, ErrPrice},
-		{"the past of a new model", []PriceSpec{spec("new", "0.1", "0.5", &past)}, []time.Time{past}, nil},
-		{"two prices at once", []PriceSpec{spec("new", "1", "1", nil), spec("new", "2", "2", nil)}, nil, ErrPrice},
-		{"an invalid one", []PriceSpec{spec("new", "1", "", nil)}, nil, ErrPrice},
+	for name, p := range map[string]Price{
+		"a step from nothing on":          {Model: "m", Long: steps(0)},
+		"two steps from the same on":      {Model: "m", Long: steps(5, 5)},
+		"steps that fall":                 {Model: "m", Long: steps(6, 5)},
+		"more steps than anybody needs":   {Model: "m", Long: steps(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)},
+		"a step with a rate beyond all":   {Model: "m", Long: []Step{{5, Rates{Output: maxRate + 1}}}},
+		"a step with a dearer cache":      {Model: "m", Long: []Step{{5, Rates{CachedInput: 1}}}},
+		"a negative multiplier":           {Model: "m", Tiers: Tiers{Batch: -1}},
+		"a multiplier above a hundred":    {Model: "m", Tiers: Tiers{Priority: maxTier + 1}},
+		"the list giving way to the list": {Model: "m", Lapsed: true},
+		"no model":                        {},
+	} {
+		if err := p.Validate(); !errors.Is(err, ErrPrice) {
+			t.Errorf("%s: %v, want ErrPrice", name, err)
+		}
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			fresh, err := book.changes(tt.specs, now)
-			if !errors.Is(err, tt.err) {
-				t.Fatalf("got %v, want %v", err, tt.err)
-			}
-			var got []time.Time
-			for _, p := range fresh {
-				got = append(got, p.EffectiveFrom)
-			}
-			if !slices.EqualFunc(tt.want, got, time.Time.Equal) {
-				t.Errorf("new versions from %v, want %v", got, tt.want)
-			}
+}
+
+func BenchmarkRateAndCost(b *testing.B) {
+	prices := make([]Price, 0, 200)
+	for i := range 200 {
+		prices = append(prices, Price{
+			Model: "org/chat-8b", Version: int64(i + 1), EffectiveFrom: day(1).AddDate(0, 0, i), Tiers: DefaultTiers(),
+			Rates: Rates{Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 400_000},
+			Long:  []Step{{200_000, Rates{Input: 200_000, CachedInput: 40_000, Output: 600_000, Reasoning: 600_000}}},
 		})
 	}
-}
-
-func TestSinceListsWhatWasPublishedMeanwhile(t *testing.T) {
-	t.Parallel()
-	day := func(d int) time.Time { return time.Date(2026, 11, d, 0, 0, 0, 0, time.UTC) }
-	old := []Price{{Model: "a", Version: 1, EffectiveFrom: day(1)}}
-	fresh := []Price{{Model: "a", Version: 3, EffectiveFrom: day(2)}, {Model: "b", Version: 2, EffectiveFrom: day(1)}}
-	before, after := NewBook(old), NewBook(slices.Concat(fresh, old))
-	if diff := cmp.Diff(fresh, after.Since(before)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	if got := after.Since(nil); len(got) != 3 {
-		t.Errorf("since nothing: %+v", got)
-	}
-	if got := after.Since(after); len(got) != 0 {
-		t.Errorf("since itself: %+v", got)
+	book, at := NewBook(prices), day(100)
+	b.ReportAllocs()
+	for b.Loop() {
+		p, ok := book.Rate("org/chat-8b", "ten_a", at)
+		c, err := p.Cost(Usage{1000, 500, 200, 50}, tenants.TierFlex)
+		if !ok || err != nil || c.Nano == 0 {
+			b.Fatal(c, err)
+		}
 	}
 }

@@ -17,38 +17,38 @@ func TestPublishedPricesAreReadBackByTheMoment(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	put := func(specs ...PriceSpec) error {
-		return pgx.BeginFunc(t.Context(), db.App, func(tx pgx.Tx) error { return PutPrices(t.Context(), tx, specs) })
+		return pgx.BeginFunc(t.Context(), db.App, func(tx pgx.Tx) error { return PutPrices(t.Context(), tx, "", specs) })
 	}
-	first := PriceSpec{Model: "sim-chat", Input: "0.10", CachedInput: "0.02", Output: "0.40"}
+	first := PriceSpec{Model: "sim-chat", RateSpec: RateSpec{Input: "0.10", CachedInput: "0.02", Output: "0.40"}}
 	for range 2 { // applied again, it changes nothing
 		if err := put(first); err != nil {
 			t.Fatal(err)
 		}
 	}
-	next := PriceSpec{Model: "sim-chat", Input: "0.20", Output: "0.40", EffectiveFrom: new(time.Now().Add(time.Hour))}
+	next := PriceSpec{Model: "sim-chat", RateSpec: RateSpec{Input: "0.20", Output: "0.40"}, EffectiveFrom: new(time.Now().Add(time.Hour))}
 	for range 2 {
 		if err := put(first, next); err != nil {
 			t.Fatal(err)
 		}
 	}
 	changed := *next.EffectiveFrom
-	if err := put(PriceSpec{Model: "sim-chat", Input: "0.30", Output: "0.40", EffectiveFrom: &changed}); !errors.Is(err, ErrPrice) {
+	if err := put(PriceSpec{Model: "sim-chat", RateSpec: RateSpec{Input: "0.30", Output: "0.40"}, EffectiveFrom: &changed}); !errors.Is(err, ErrPrice) {
 		t.Errorf("a published price was changed: %v", err)
 	}
 	book, err := LoadBook(t.Context(), db.App)
 	if err != nil {
 		t.Fatal(err)
 	}
-	now, ok := book.Rate("sim-chat", time.Now())
+	now, ok := book.Rate("sim-chat", "", time.Now())
 	if !ok || now.Version == 0 {
 		t.Fatalf("price now: %+v, %v", now, ok)
 	}
-	later, _ := book.Rate("sim-chat", time.Now().Add(2*time.Hour))
+	later, _ := book.Rate("sim-chat", "", time.Now().Add(2*time.Hour))
 	want := []Price{
-		{Model: "sim-chat", Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 400_000},
-		{Model: "sim-chat", Input: 200_000, CachedInput: 200_000, Output: 400_000, Reasoning: 400_000},
+		{Model: "sim-chat", Tiers: DefaultTiers(), Rates: Rates{Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 400_000}},
+		{Model: "sim-chat", Tiers: DefaultTiers(), Rates: Rates{Input: 200_000, CachedInput: 200_000, Output: 400_000, Reasoning: 400_000}},
 	}
-	if !now.sameRates(want[0]) || !later.sameRates(want[1]) || now.Version == later.Version {
+	if !now.sameTerms(&want[0]) || !later.sameTerms(&want[1]) || now.Version == later.Version {
 		t.Errorf("now %+v, later %+v", now, later)
 	}
 	var rows int

@@ -60,6 +60,9 @@ func (u Usage) Validate() error {
 	return nil
 }
 
+// Input is all input, cached or not.
+func (u Usage) Input() int64 { return u.InputUncached + u.InputCached }
+
 // Total is the sum of all classes.
 func (u Usage) Total() int64 {
 	return u.InputUncached + u.InputCached + u.Output + u.Reasoning

@@ -25,7 +25,8 @@ type exchange struct {
 	// From the catalogue, as it was at the start.
 	model  *catalogue.Model
 	pool   *catalogue.Pool
-	prices *billing.Book
+	price  billing.Price // that held when the call came, for its tenant
+	priced bool          // there was one
 	queue  scheduler.Scheduler
 	// Whether the pool's document has engines told the priority.
 	tellPriority bool
@@ -103,12 +104,13 @@ func (x *exchange) resolve() *Error {
 	case !slices.Contains(m.Operations, string(x.call.Operation)):
 		return &Error{Cause: WrongOperation, Param: "model"}
 	}
-	x.model, x.prices, x.times = m, snap.Prices, limits(m.Timeouts)
+	x.model, x.times = m, limits(m.Timeouts)
+	x.price, x.priced = snap.Prices.Rate(m.Name, p.Tenant, x.call.ReceivedAt)
 	if left, ok := x.g.suspects.has(p.Tenant, m.Name, x.call.Fields, x.call.ReceivedAt); ok {
 		return &Error{Cause: SuspectRequest, RetryAfter: left}
 	}
 	asked := x.call.Tier
-	if asked == "" {
+	if asked == "" || x.priced && !x.price.Sells(asked) {
 		asked = tenants.TierDefault
 	}
 	x.band, x.tier = p.Band(asked)

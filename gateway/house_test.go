@@ -67,7 +67,10 @@ models:
 	if err != nil {
 		tb.Fatal(err)
 	}
-	book := billing.NewBook([]billing.Price{{Model: "pub", Version: 7, Input: 1_000_000, CachedInput: 500_000, Output: 2_000_000, Reasoning: 3_000_000}})
+	book := billing.NewBook([]billing.Price{{
+		Model: "pub", Version: 7, Tiers: billing.DefaultTiers(),
+		Rates: billing.Rates{Input: 1_000_000, CachedInput: 500_000, Output: 2_000_000, Reasoning: 3_000_000},
+	}})
 	h := &house{
 		snapshot: doc.Snapshot(book),
 		limits:   admission.NewMemory(admission.MemoryConfig{}),

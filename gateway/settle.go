@@ -142,13 +142,13 @@ func (x *exchange) receipt(cause Cause) billing.Receipt {
 	if x.attempts > 0 && cause.Effect().Billable {
 		r.Usage, r.UsageSource = x.meter.usage(cause == Success)
 	}
-	if price, ok := x.prices.Rate(r.Model, c.ReceivedAt); ok {
-		r.PriceVersion = price.Version
-		cost, err := price.Cost(x.billed(r.Usage))
+	if x.priced {
+		r.PriceVersion = x.price.Version
+		cost, err := x.price.Cost(x.billed(r.Usage), x.tier)
 		if err != nil { // a broken price or an absurd count: the usage is kept, the cost can be made up for
 			x.g.log.Error("exchange not rated", slog.String("request_id", c.ID), slog.Any("error", err))
 		}
-		r.CostNano = cost
+		r.CostNano = cost.Nano
 	}
 	return r
 }

@@ -52,6 +52,10 @@ func samples() []sample {
 		{"chat_completions", `
 			INSERT INTO chat_completions (tenant_id, id, project_id, model, messages, object, created_at)
 			VALUES ($1, 'chatcmpl_' || $1 || $2, '', '', '', '', now())`},
+		{"tenant_prices", `
+			INSERT INTO tenant_prices (tenant_id, model, effective_from, lapsed, input_pico, cached_input_pico, output_pico, reasoning_pico,
+				flex_bp, priority_bp, batch_bp, background_bp, long_context)
+			VALUES ($1, 'sample' || $2, now(), false, 1, 1, 1, 1, 0, 0, 0, 0, '[]')`},
 		{"receipt_ids", `
 			INSERT INTO receipt_ids (tenant_id, request_id, settled_at)
 			VALUES ($1, 'req_' || $1 || $2, now())`},

@@ -81,7 +81,7 @@ func apply(ctx context.Context, tx pgx.Tx, doc *Document, prune bool) (Changes, 
 			return nil, err
 		}
 	}
-	if err := billing.PutPrices(ctx, tx, doc.Prices); err != nil {
+	if err := billing.PutPrices(ctx, tx, "", doc.Prices); err != nil {
 		return nil, err
 	}
 	after, err := billing.LoadBook(ctx, tx)

@@ -161,7 +161,7 @@ func TestWhatIsStoredIsWhatWasWritten(t *testing.T) {
 	if p, ok := snap.Band("interactive"); !ok || p != 100 {
 		t.Errorf("band: %d, %v", p, ok)
 	}
-	if _, ok := snap.Prices.Rate("org/chat-8b", time.Now()); !ok {
+	if _, ok := snap.Prices.Rate("org/chat-8b", "", time.Now()); !ok {
 		t.Error("no price")
 	}
 	again, err := catalogue.Apply(ctx, db.App, snap.Document(), catalogue.Options{Prune: true})

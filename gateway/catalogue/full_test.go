@@ -160,7 +160,7 @@ func TestEveryKeySurvivesTheDatabase(t *testing.T) {
 		t.Errorf("plans (-written +stored):\n%s", d)
 	}
 	at := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
-	if p, ok := snap.Prices.Rate("org/chat-8b", at); !ok || p.Input != 100_000 || p.Reasoning != 500_000 {
+	if p, ok := snap.Prices.Rate("org/chat-8b", "", at); !ok || p.Input != 100_000 || p.Reasoning != 500_000 {
 		t.Errorf("price = %+v, %v", p, ok)
 	}
 }

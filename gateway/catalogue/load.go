@@ -66,7 +66,7 @@ func read(ctx context.Context, tx pgx.Tx) (*Document, *billing.Book, error) {
 		return nil, nil, err
 	}
 	for _, m := range doc.Models {
-		if p, priced := book.Rate(m.Name, time.Now()); priced {
+		if p, priced := book.Rate(m.Name, "", time.Now()); priced {
 			doc.Prices = append(doc.Prices, p.Spec())
 		}
 	}

@@ -82,7 +82,7 @@ func TestStoreSeesANewPriceAlone(t *testing.T) {
 	if err := store.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if p, ok := store.Snapshot().Prices.Rate("embed", time.Now()); !ok || p.Input != 30_000 {
+	if p, ok := store.Snapshot().Prices.Rate("embed", "", time.Now()); !ok || p.Input != 30_000 {
 		t.Errorf("price = %+v, %v, want the new one", p, ok)
 	}
 }
