@@ -3,6 +3,7 @@ package scheduler_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -211,4 +212,35 @@ func TestAPoolThatWasEmptyLosesNoQueuedRequest(t *testing.T) {
 			t.Errorf("%d queued, %d live, %d dispatched of %d", s.Queued, s.Live, s.Bands[0].Dispatched, n)
 		}
 	})
+}
+
+// One that fails at once is always the idlest: its circuit keeps it from
+// drawing everybody.
+func TestAnEndpointThatFailsAtOnceDrawsNobody(t *testing.T) {
+	t.Parallel()
+	for name, kind := range map[string]scheduler.DetectorKind{
+		"with our own detector": scheduler.ConcurrencyDetector, "with a detector that reads metrics": scheduler.UtilizationDetector,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				e := healthy(t, scheduler.Config{Detector: scheduler.Detector{Kind: kind}}, endpoint("fails", 8), endpoint("b", 8), endpoint("c", 8))
+				var failed atomic.Int64
+				done := drive(t, e, 12, time.Minute, func(id string) (time.Duration, scheduler.Result) {
+					if id == "fails" {
+						failed.Add(1)
+						return time.Millisecond, scheduler.EndpointFault
+					}
+					return 100 * time.Millisecond, scheduler.Completed
+				})
+				// Three faults open the circuit; then one request tries it after 1, 3, 7, 15, 31 s and each 30 s.
+				if n := failed.Load(); n > 3+12+6 {
+					t.Errorf("%d requests of a minute met the endpoint that fails", n)
+				}
+				if all := done["b"] + done["c"]; all < 120*59 {
+					t.Errorf("%d completed, want the 12 clients served throughout", all)
+				}
+			})
+		})
+	}
 }
