@@ -13,6 +13,7 @@ import (
 type target struct {
 	name    string
 	url     string
+	ops     string // of the operators' listener; empty: none
 	key     string
 	parts   []part // whose CPU counts; the first one's memory is measured. None for the mock itself
 	metered bool   // its receipts are held against the mock

@@ -32,6 +32,9 @@ func newShape(model string, promptBytes int, stream bool) shape {
 	return shape{body: []byte(body + "}"), stream: stream}
 }
 
+// paced reports whether the engine takes its time.
+func (s shape) paced() bool { return bytes.Contains(s.body, []byte(`"`+pacedModel+`"`)) }
+
 // sample is what one exchange took.
 type sample struct {
 	first time.Duration // to the first byte of the body

@@ -42,6 +42,8 @@ type options struct {
 	peerPID  int
 	agents   int
 	turns    int
+	profile  time.Duration
+	keep     string
 }
 
 // bench is one run of the command.
@@ -60,6 +62,7 @@ type bench struct {
 	children     []*child
 	postgres     *pgserver.Server
 	installation *installation
+	opsToken     string // of the gateways' operators' listeners; empty: closed
 
 	made    Stats // what the mock made for metered targets
 	results results
@@ -103,6 +106,8 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	flags.IntVar(&o.peerPID, "peer-pid", 0, "its process, whose tree is measured")
 	flags.IntVar(&o.agents, "agents", 0, "measure so many agents at once through weir, and the isolation of bands on a real clock, instead of the tables")
 	flags.IntVar(&o.turns, "turns", 20, "with -agents: turns of each session")
+	flags.DurationVar(&o.profile, "profile", 0, "profile the gateway for so long under each of three loads and say where its CPU goes, by stage, instead of the tables")
+	flags.StringVar(&o.keep, "keep", "", "with -profile: folder that takes the profiles")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -114,6 +119,9 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	}
 	if o.agents > 0 {
 		return o.runAgents(ctx, args, stdout, stderr)
+	}
+	if o.profile > 0 {
+		return o.runProfile(ctx, args, stdout, stderr)
 	}
 	return o.run(ctx, args, stdout, stderr)
 }

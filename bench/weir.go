@@ -164,7 +164,7 @@ func (b *bench) launch(ctx context.Context, in *installation, name string, env [
 	addr, ops := hostPort(port), hostPort(opsPort)
 	state := filepath.Join(b.dir, "state-"+strconv.Itoa(port))
 	env = append(append([]string{}, in.env...), append(env,
-		"WEIR_LISTEN="+addr, "WEIR_OPS_ADDR="+ops, "WEIR_STATE_DIR="+state)...)
+		"WEIR_LISTEN="+addr, "WEIR_OPS_ADDR="+ops, "WEIR_STATE_DIR="+state, "WEIR_OPS_TOKEN="+b.opsToken)...)
 	c, err := startChild(b.dir, "weir-"+strconv.Itoa(port), env, in.program, "serve")
 	if err != nil {
 		return nil, err
@@ -175,14 +175,13 @@ func (b *bench) launch(ctx context.Context, in *installation, name string, env [
 		return nil, err
 	}
 	parts := append([]part{{"gateway", c.pid()}, {"Postgres", in.pgPID}}, further...)
-	return &target{name: name, url: "http://" + addr, key: in.key, parts: parts, metered: true}, nil
+	return &target{name: name, url: "http://" + addr, ops: "http://" + ops, key: in.key, parts: parts, metered: true}, nil
 }
 
 func hostPort(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// startWeir adds the gateway twice: with its in-process limits, as one replica
-// runs, and with limits in Redis where that is installed.
-func (b *bench) startWeir(ctx context.Context, program string) error {
+// startOwnTenant adds a gateway with its in-process limits, as one replica runs.
+func (b *bench) startOwnTenant(ctx context.Context, program string) error {
 	in, err := b.install(ctx, program, fmt.Sprintf(gatewayCatalogue, "", b.mockAddr))
 	if err != nil {
 		return err
@@ -198,7 +197,13 @@ func (b *bench) startWeir(ctx context.Context, program string) error {
 		return err
 	}
 	b.installation = in
-	if err := b.serve(ctx, in, "weir", nil); err != nil {
+	return b.serve(ctx, in, "weir", nil)
+}
+
+// startWeir adds the gateway twice: as one replica runs, and with limits in
+// Redis where that is installed.
+func (b *bench) startWeir(ctx context.Context, program string) error {
+	if err := b.startOwnTenant(ctx, program); err != nil {
 		return err
 	}
 	redis, err := exec.LookPath("redis-server")
@@ -219,7 +224,7 @@ func (b *bench) startWeir(ctx context.Context, program string) error {
 	if err := c.ready(ctx, pong(hostPort(port))); err != nil {
 		return err
 	}
-	return b.serve(ctx, in, "weir, Redis", []string{"WEIR_REDIS_URL=redis://" + hostPort(port) + "/0"}, part{"Redis", c.pid()})
+	return b.serve(ctx, b.installation, "weir, Redis", []string{"WEIR_REDIS_URL=redis://" + hostPort(port) + "/0"}, part{"Redis", c.pid()})
 }
 
 // pong asks a Redis whether it lives.
