@@ -21,7 +21,7 @@ func TestEvictionEndToEnd(t *testing.T) {
 	whole := events(chunk("a", 1), usageEvent, doneEvent)
 	usage := billing.Usage{InputUncached: 7, InputCached: 4, Output: 3, Reasoning: 2}
 	cost := int64((7*1_000_000 + 4*500_000 + 3*2_000_000 + 2*3_000_000) / 1000)
-	completed := func(attempts int) billing.Receipt {
+	completed := func(attempts int, cost int64) billing.Receipt {
 		return billing.Receipt{Outcome: "completed", Attempts: attempts, UsageSource: billing.UpstreamFinal, Usage: usage, CostNano: cost}
 	}
 	for _, tt := range []struct {
@@ -43,7 +43,7 @@ func TestEvictionEndToEnd(t *testing.T) {
 			name: "it runs again if its caller had seen nothing", runs: func(http.ResponseWriter, *http.Request) {},
 			seen: shown("a") + doneEvent, cause: gateway.Success,
 			results: []scheduler.Result{scheduler.Abandoned, scheduler.Completed, scheduler.Completed},
-			receipt: completed(2),
+			receipt: completed(2, cost),
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestEvictionEndToEnd(t *testing.T) {
 			for _, r := range h.ledger.all() {
 				got[r.RequestID] = billing.Receipt{Outcome: r.Outcome, Attempts: r.Attempts, UsageSource: r.UsageSource, Usage: r.Usage, CostNano: r.CostNano}
 			}
-			if diff := cmp.Diff(map[string]billing.Receipt{"req_1": tt.receipt, "req_2": completed(1)}, got); diff != "" {
+			if diff := cmp.Diff(map[string]billing.Receipt{"req_1": tt.receipt, "req_2": completed(1, cost*7/4)}, got); diff != "" {
 				t.Errorf("receipts (-want +got):\n%s", diff)
 			}
 			h.idle(t)
