@@ -23,21 +23,19 @@ func (x *exchange) admit(ctx context.Context) *Error {
 	if len(nodes) == 0 {
 		return nil
 	}
-	x.estimate = x.estimated()
-	v, err := x.g.deps.Limits.Admit(ctx, x.call.ID, nodes, x.estimate)
+	x.asked = admission.Request{ID: x.call.ID, Tenant: string(p.Tenant), Nodes: nodes, Estimate: x.estimated()}
+	v, err := x.g.deps.Limits.Admit(ctx, &x.asked)
 	x.limit = LimitState{
 		Requests: v.Requests.Limit, RemainingRequests: v.Requests.Left, ResetRequests: v.Requests.Reset,
 		Tokens: v.Tokens.Limit, RemainingTokens: v.Tokens.Left, ResetTokens: v.Tokens.Reset,
 	}
+	x.held = v.Admitted || err != nil // after an error the store may have admitted it all the same
 	switch {
 	case err != nil && ctx.Err() != nil:
-		x.nodes = nodes // the store may have admitted it all the same
 		return ended(ctx)
 	case err != nil:
-		x.nodes = nodes
 		return &Error{Cause: LimitsUnknown, Err: err}
 	case v.Admitted:
-		x.nodes = nodes
 		return nil
 	case v.Slots:
 		return &Error{Cause: TooManyAtOnce, RetryAfter: v.Retry, Limit: x.limit}

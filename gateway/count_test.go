@@ -72,7 +72,7 @@ func TestACountTakesAPlaceWithinTheLimits(t *testing.T) {
 	t.Parallel()
 	h := build(t, []string{serve(t, answers(http.StatusOK, `{"count":1}`)).URL})
 	node := []admission.Node{{ID: "ten_a", Concurrency: 1}}
-	if v, err := h.limits.Admit(t.Context(), "req_other", node, admission.Counts{Requests: 1}); err != nil || !v.Admitted {
+	if v, err := h.limits.Admit(t.Context(), probe("req_other", node)); err != nil || !v.Admitted {
 		t.Fatal(err)
 	}
 	_, err := h.CountTokens(t.Context(), h.call(nil))

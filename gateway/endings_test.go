@@ -12,7 +12,6 @@ import (
 
 	"weir/billing"
 	"weir/gateway"
-	"weir/gateway/admission"
 	"weir/scheduler"
 	"weir/tenants"
 )
@@ -109,7 +108,7 @@ func TestEveryEnding(t *testing.T) {
 			name: "too many at once", steps: []step{die}, cause: gateway.TooManyAtOnce,
 			house: func(h *house) { h.plan.KeyLimits.Concurrency = 1 },
 			context: func(ctx context.Context, h *house, _ *caller) context.Context {
-				_, _ = h.limits.Admit(ctx, "req_0", keyNode, admission.Counts{Requests: 1})
+				_, _ = h.limits.Admit(ctx, probe("req_0", keyNode))
 				return ctx
 			},
 		},

@@ -132,11 +132,11 @@ func (h *house) idle(t *testing.T) {
 		return
 	}
 	node := []admission.Node{{ID: "ten_a", Concurrency: 1}}
-	v, err := h.limits.Admit(context.WithoutCancel(t.Context()), "req_probe", node, admission.Counts{Requests: 1})
+	v, err := h.limits.Admit(context.WithoutCancel(t.Context()), probe("req_probe", node))
 	if err != nil || !v.Admitted {
 		t.Errorf("a slot is still held (%v)", err)
 	}
-	_ = h.limits.Release(context.WithoutCancel(t.Context()), "req_probe", node, admission.Counts{}, admission.Counts{})
+	_ = h.limits.Release(context.WithoutCancel(t.Context()), probe("req_probe", node), admission.Counts{})
 	for _, e := range h.pools.queue.State().Endpoints {
 		if e.Live != 0 {
 			t.Errorf("endpoint %s still has %d leases", e.ID, e.Live)
@@ -150,12 +150,21 @@ var keyNode = []admission.Node{{ID: "key_a", Concurrency: 1}}
 // silentStore is a limits store that is lost.
 type silentStore struct{}
 
-func (silentStore) Admit(context.Context, string, []admission.Node, admission.Counts) (admission.Verdict, error) {
+func (silentStore) Admit(context.Context, *admission.Request) (admission.Verdict, error) {
 	return admission.Verdict{}, errLeft
 }
 
-func (silentStore) Release(context.Context, string, []admission.Node, admission.Counts, admission.Counts) error {
+func (silentStore) Release(context.Context, *admission.Request, admission.Counts) error {
 	return errLeft
+}
+
+func (silentStore) Look(context.Context, string, []admission.Node) ([]admission.Standing, error) {
+	return nil, errLeft
+}
+
+// probe asks the limits beside the gateway.
+func probe(id string, nodes []admission.Node) *admission.Request {
+	return &admission.Request{ID: id, Tenant: "ten_a", Nodes: nodes, Estimate: admission.Counts{Requests: 1}}
 }
 
 func options(o func(*house)) []func(*house) {

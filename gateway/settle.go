@@ -33,7 +33,7 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.g.cfg.SettleTimeout)
 	defer cancel()
 	var releasing sync.WaitGroup
-	if len(x.nodes) > 0 {
+	if x.held {
 		releasing.Go(func() { x.release(ctx, counted(r.Usage)) })
 	}
 	stored := x.store(ctx, x.tellable(r), failure)
@@ -85,7 +85,7 @@ func (x *exchange) endLease(result scheduler.Result) {
 // release frees the slots and corrects what was charged. A store that doesn't
 // hear of it lets the slots expire.
 func (x *exchange) release(ctx context.Context, used admission.Counts) {
-	if err := x.g.deps.Limits.Release(ctx, x.call.ID, x.nodes, x.estimate, used); err != nil {
+	if err := x.g.deps.Limits.Release(ctx, &x.asked, used); err != nil {
 		x.g.log.LogAttrs(ctx, slog.LevelWarn, "slots not released",
 			slog.String("request_id", x.call.ID), slog.Any("error", err))
 	}

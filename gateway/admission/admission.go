@@ -24,14 +24,26 @@ type Counts struct {
 	Generated int // output
 }
 
-// Node is one thing that has limits: a key, a tenant. Its ID is ours
-// ("key_...", "ten_..."), never a caller's string. Zero limits don't bind.
-// A call that names a key's node always names its tenant's node too: together
-// they decide where a shared store keeps them.
+// Node is one thing that has limits: a key, a project, a tenant, a tenant's use
+// of a model. Its ID is ours ("key_...", "ten_..."), never a caller's string.
+// Zero limits don't bind.
 type Node struct {
 	ID          string
 	PerMinute   Counts
 	Concurrency int
+
+	// Rise is how much of the limits holds now, in percent; 0 is 100. It only
+	// raises: what a verdict tells of rates stays what PerMinute guarantees.
+	Rise int
+}
+
+// Request is what asks for admission. A store does not change it.
+type Request struct {
+	ID       string // ours, and unique for ever
+	Tenant   string // whose it is: a shared store keeps what is one tenant's in one place
+	Nodes    []Node // distinct, at most MaxNodes
+	Estimate Counts // one request, and the tokens that it may take
+	Intent   *Intent
 }
 
 // Meter is one of the rates of a node.
@@ -69,18 +81,26 @@ type Verdict struct {
 
 // Store admits requests. It is safe for concurrent use. Admit is idempotent by
 // request id while the request lives, and Release may be called for an id that
-// holds nothing. The nodes of one call are distinct, at most MaxNodes, and the
-// same in Admit and Release. After an error or a refusal the request holds
-// nothing.
+// holds nothing. Both are given the same request. After an error or a refusal
+// the request holds nothing.
 type Store interface {
-	// Admit charges one request and an estimate of its tokens. One whose
-	// estimate is above a limit altogether is admitted when nothing of that
-	// limit is spent, and leaves a debt.
-	Admit(ctx context.Context, requestID string, nodes []Node, estimate Counts) (Verdict, error)
-	// Release frees the slots of a request and replaces its estimate, the same
-	// as in Admit, by what it used. It does so once. The request itself stays
+	// Admit charges the request and its estimate, and keeps its intent. One
+	// whose estimate is above a limit altogether is admitted when nothing of
+	// that limit is spent, and leaves a debt.
+	Admit(ctx context.Context, r *Request) (Verdict, error)
+	// Release frees the slots of a request, replaces its estimate by what it
+	// used and forgets its intent. It does so once. The request itself stays
 	// counted.
-	Release(ctx context.Context, requestID string, nodes []Node, estimate, used Counts) error
+	Release(ctx context.Context, r *Request, used Counts) error
+	// Look tells how nodes of a tenant stand, any number of them, and changes
+	// nothing.
+	Look(ctx context.Context, tenant string, nodes []Node) ([]Standing, error)
+}
+
+// Standing is how one node stands.
+type Standing struct {
+	Rates [meters]Allowance // by Meter; a Limit of 0 is none
+	Live  int               // requests that hold a slot; 0 where the node has no limits
 }
 
 // MaxNodes is how many nodes one call may name.
@@ -100,6 +120,27 @@ var (
 
 // limits reports whether the node has a limit.
 func (n *Node) limits() bool { return n.PerMinute != Counts{} || n.Concurrency > 0 }
+
+// rates are the limits a minute that hold now.
+func (n *Node) rates() [meters]int {
+	all := n.PerMinute.all()
+	if n.Rise > 100 {
+		for m, limit := range all {
+			all[m] = raised(limit, n.Rise)
+		}
+	}
+	return all
+}
+
+// slots is the limit of live requests that holds now.
+func (n *Node) slots() int {
+	if n.Rise > 100 {
+		return raised(n.Concurrency, n.Rise)
+	}
+	return n.Concurrency
+}
+
+func raised(limit, percent int) int { return int(int64(limit) * int64(percent) / 100) }
 
 // limited returns the nodes that have a limit: the others cost nothing.
 func limited(nodes []Node) ([]Node, error) {

@@ -1,8 +1,10 @@
 -- Admits one request at all of its nodes or at none, in one step.
--- KEYS: for each node the key of its rates, then the key of its live set.
+-- KEYS: for each node the key of its rates, then the key of its live set; last,
+--       if the request has an intent, the key of the tenant's intents.
 -- ARGV: request id, life of a slot (us), then for each node its slots (0: no
 --       limit) and for each of its four meters what the request costs and what
---       may be spent at once (us); a burst of 0 is no limit.
+--       may be spent at once (us); a burst of 0 is no limit. Last the intent,
+--       if there is one.
 -- Returns: the node that refused (from 1; 0: none), what refused (0 to 3 a
 --       meter, 4 the slots), us to wait, then for each node how far each meter
 --       is ahead (us).
@@ -15,7 +17,7 @@ local SLOT_RETRY, METERS = 1000000, 4
 local function text(n) return string.format('%.0f', n) end
 
 local nodes, at = {}, 3
-for i = 1, #KEYS / 2 do
+for i = 1, math.floor(#KEYS / 2) do
   local n = { rates = KEYS[2 * i - 1], live = KEYS[2 * i], slots = tonumber(ARGV[at]), cost = {}, burst = {}, arrival = {} }
   local limited = false
   for m = 1, METERS do
@@ -43,6 +45,11 @@ for i, n in ipairs(nodes) do
       worst, what, wait = i, METERS, SLOT_RETRY
     end
   end
+end
+
+if worst == 0 and #KEYS % 2 == 1 then
+  redis.call('HSET', KEYS[#KEYS], id, ARGV[#ARGV])
+  redis.call('EXPIRE', KEYS[#KEYS], 604800) -- a week: long after anybody swept them
 end
 
 local answer = {worst, what, wait}

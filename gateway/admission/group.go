@@ -1,35 +1,31 @@
 package admission
 
-import "strings"
-
-// group is the limited nodes of one call and the hash tag that keeps their keys
-// on one node of a Redis cluster: the id of the tenant, limited or not.
+// group is what this replica holds of one request: the nodes that have limits,
+// and where its charge and its intent are.
 type group struct {
-	tag     string
-	nodes   []Node
-	charged bool            // Redis has charged the request; else this replica has
-	by      [][meters]int64 // at release, by node: what the meters change by
+	tenant string
+	nodes  []Node
+	// local are the nodes as this replica has charged them, its share of their
+	// limits; nil: Redis has charged the request.
+	local     []Node
+	by        [][meters]int64 // at release, by node: what the meters change by in Redis
+	intent    *Intent
+	journaled bool // the intent is in this replica's journal
 }
 
-func groupOf(nodes []Node) (group, error) {
-	bound, err := limited(nodes)
-	if err != nil || len(bound) == 0 {
-		return group{}, err
-	}
-	g := group{tag: bound[0].ID, nodes: bound}
-	for i := range nodes {
-		if strings.HasPrefix(nodes[i].ID, "ten_") {
-			g.tag = nodes[i].ID
-		}
-	}
-	return g, nil
+func groupOf(r *Request) (group, error) {
+	bound, err := limited(r.Nodes)
+	return group{tenant: r.Tenant, nodes: bound, intent: r.Intent}, err
 }
+
+// empty reports whether there is nothing to ask or to keep.
+func (g *group) empty() bool { return len(g.nodes) == 0 && g.intent == nil }
 
 // corrected is the group with what a release tells Redis: nothing of tokens
 // that it has not charged.
 func (g group) corrected(estimate, used Counts) group {
 	g.by = make([][meters]int64, len(g.nodes))
-	if g.charged {
+	if g.local == nil {
 		for i := range g.nodes {
 			g.by[i] = g.nodes[i].corrections(estimate, used)
 		}
@@ -37,18 +33,22 @@ func (g group) corrected(estimate, used Counts) group {
 	return g
 }
 
-// keys are those of the scripts.
-func (g group) keys() []string {
-	keys := make([]string, 0, 2*len(g.nodes))
+// keys are those of the scripts: two for each node, then that of the intents if
+// the request has one. The braces keep a tenant's on one node of a cluster.
+func (g *group) keys() []string {
+	keys := make([]string, 0, 2*len(g.nodes)+1)
 	for i := range g.nodes {
-		keys = append(keys, "weir:{"+g.tag+"}:rates:"+g.nodes[i].ID, g.liveKey(g.nodes[i]))
+		keys = append(keys, "weir:{"+g.tenant+"}:rates:"+g.nodes[i].ID, g.liveKey(&g.nodes[i]))
+	}
+	if g.intent != nil {
+		keys = append(keys, intentsKey(g.tenant, g.intent.Replica))
 	}
 	return keys
 }
 
-func (g group) liveKey(n Node) string { return "weir:{" + g.tag + "}:live:" + n.ID }
+func (g *group) liveKey(n *Node) string { return "weir:{" + g.tenant + "}:live:" + n.ID }
 
-func (g group) releaseArgs(requestID string) []any {
+func (g *group) releaseArgs(requestID string) []any {
 	args := make([]any, 0, 1+meters*len(g.nodes))
 	args = append(args, requestID)
 	for _, by := range g.by {

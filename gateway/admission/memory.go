@@ -19,10 +19,11 @@ const (
 // Memory is the Store of one process: the default for a single replica, and
 // what a replica falls back to while Redis is away.
 type Memory struct {
-	now    func() time.Time
-	hold   time.Duration
-	seed   maphash.Seed
-	shards [shardCount]shard
+	now     func() time.Time
+	hold    time.Duration
+	journal *Journal // of intents; nil: none are kept
+	seed    maphash.Seed
+	shards  [shardCount]shard
 }
 
 // MemoryConfig sets a Memory up. The zero value is the default.
@@ -30,6 +31,7 @@ type MemoryConfig struct {
 	Now      func() time.Time // time.Now
 	Hold     time.Duration    // MaxHold
 	MaxNodes int              // DefaultMaxNodes; idle nodes are forgotten first
+	Journal  *Journal         // where intents are kept; nil: they are not
 }
 
 // NewMemory returns an empty store.
@@ -43,7 +45,7 @@ func NewMemory(cfg MemoryConfig) *Memory {
 	if cfg.MaxNodes == 0 {
 		cfg.MaxNodes = DefaultMaxNodes
 	}
-	m := &Memory{now: cfg.Now, hold: cfg.Hold, seed: maphash.MakeSeed()}
+	m := &Memory{now: cfg.Now, hold: cfg.Hold, journal: cfg.Journal, seed: maphash.MakeSeed()}
 	for i := range m.shards {
 		m.shards[i].nodes = map[string]*state{}
 		m.shards[i].most = max(1, cfg.MaxNodes/shardCount)
@@ -51,8 +53,22 @@ func NewMemory(cfg MemoryConfig) *Memory {
 	return m
 }
 
-// Admit implements Store. Its errors are ErrFull and ErrNodes.
-func (m *Memory) Admit(_ context.Context, requestID string, nodes []Node, estimate Counts) (Verdict, error) {
+// Admit implements Store. Its errors are ErrFull and ErrNodes, and those of a
+// journal that can't be written.
+func (m *Memory) Admit(_ context.Context, r *Request) (Verdict, error) {
+	v, err := m.charge(r.ID, r.Nodes, r.Estimate)
+	if err != nil || !v.Admitted || r.Intent == nil || m.journal == nil {
+		return v, err
+	}
+	if err := m.journal.put(r.Intent); err != nil {
+		m.settle(r.ID, r.Nodes, r.Estimate, Counts{})
+		return Verdict{}, err
+	}
+	return v, nil
+}
+
+// charge asks all nodes, and charges all if none refuses.
+func (m *Memory) charge(id string, nodes []Node, estimate Counts) (Verdict, error) {
 	nodes, err := limited(nodes)
 	if err != nil || len(nodes) == 0 {
 		return Verdict{Admitted: err == nil}, err
@@ -69,28 +85,55 @@ func (m *Memory) Admit(_ context.Context, requestID string, nodes []Node, estima
 	}
 	v := Verdict{Admitted: true}
 	for i := range nodes {
-		v.refuse(&nodes[i], states[i], requestID, estimate, now)
+		v.refuse(&nodes[i], states[i], id, estimate, now)
 	}
 	for i := range nodes {
 		if v.Admitted {
-			states[i].charge(&nodes[i], requestID, estimate, now, now+m.hold.Microseconds())
+			states[i].charge(&nodes[i], id, estimate, now, now+m.hold.Microseconds())
 		}
 		v.describe(&nodes[i], states[i].ahead(now))
 	}
 	return v, nil
 }
 
-// Release implements Store. It returns no error.
-func (m *Memory) Release(_ context.Context, requestID string, nodes []Node, estimate, used Counts) error {
+// Release implements Store. Its errors are those of the journal; the slots are
+// free all the same.
+func (m *Memory) Release(_ context.Context, r *Request, used Counts) error {
+	m.settle(r.ID, r.Nodes, r.Estimate, used)
+	if r.Intent == nil || m.journal == nil {
+		return nil
+	}
+	return m.journal.drop(r.Intent.Request)
+}
+
+func (m *Memory) settle(id string, nodes []Node, estimate, used Counts) {
 	now := m.now().UnixMicro()
 	locked := m.lock(nodes)
 	defer m.unlock(locked)
 	for i := range nodes {
 		if s := m.shard(nodes[i].ID).nodes[nodes[i].ID]; s != nil {
-			s.settle(&nodes[i], requestID, estimate, used, now)
+			s.settle(&nodes[i], id, estimate, used, now)
 		}
 	}
-	return nil
+}
+
+// Look implements Store. It returns no error.
+func (m *Memory) Look(_ context.Context, _ string, nodes []Node) ([]Standing, error) {
+	now := m.now().UnixMicro()
+	out := make([]Standing, len(nodes))
+	for i := range nodes {
+		s := m.shard(nodes[i].ID)
+		s.mu.Lock()
+		var ahead [meters]int64
+		live := 0
+		if st := s.nodes[nodes[i].ID]; st != nil {
+			st.expire(now)
+			ahead, live = st.ahead(now), len(st.live)
+		}
+		s.mu.Unlock()
+		out[i] = nodes[i].stand(ahead, live)
+	}
+	return out, nil
 }
 
 // adopt puts a request that was admitted elsewhere into the live sets, without
@@ -100,10 +143,38 @@ func (m *Memory) adopt(requestID string, nodes []Node) {
 	locked := m.lock(nodes)
 	defer m.unlock(locked)
 	for i := range nodes {
-		if s, err := m.shard(nodes[i].ID).state(nodes[i].ID, now); err == nil {
+		s, err := m.shard(nodes[i].ID).state(nodes[i].ID, now)
+		if err != nil {
+			continue
+		}
+		if _, again := s.live[requestID]; !again { // one that was charged here stays so
 			s.enter(requestID, hold{expiry: now + m.hold.Microseconds()})
 		}
 	}
+}
+
+// Checkpoint implements Intents.
+func (m *Memory) Checkpoint(_ context.Context, p []Progress) error {
+	if m.journal == nil {
+		return nil
+	}
+	return m.journal.note(p)
+}
+
+// Orphans implements Intents: those of the processes before this one.
+func (m *Memory) Orphans(_ context.Context, _ []string, most int) ([]Intent, error) {
+	if m.journal == nil {
+		return nil, nil
+	}
+	return m.journal.left(most), nil
+}
+
+// Forget implements Intents.
+func (m *Memory) Forget(_ context.Context, settled []Intent) error {
+	if m.journal == nil {
+		return nil
+	}
+	return m.journal.forget(settled)
 }
 
 func (m *Memory) index(id string) uint64 { return maphash.String(m.seed, id) % shardCount }

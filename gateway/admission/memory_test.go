@@ -22,6 +22,11 @@ type clock struct {
 // one is what a request costs where tokens don't matter.
 var one = admission.Counts{Requests: 1}
 
+// ask is a request of the tenant ten_a.
+func ask(id string, nodes []admission.Node) *admission.Request {
+	return &admission.Request{ID: id, Tenant: "ten_a", Nodes: nodes, Estimate: one}
+}
+
 func newClock() *clock { return &clock{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} }
 
 func (c *clock) Now() time.Time {
@@ -38,14 +43,36 @@ func (c *clock) Advance(d time.Duration) {
 
 func TestMemoryKeepsTheContract(t *testing.T) {
 	t.Parallel()
-	admissiontest.Test(t, func(*testing.T) admissiontest.Fixture {
-		c := newClock()
+	admissiontest.Test(t, func(t *testing.T) admissiontest.Fixture {
+		t.Helper()
+		c, dir := newClock(), t.TempDir()
+		journal := openJournal(t, dir)
 		return admissiontest.Fixture{
-			Store:   admission.NewMemory(admission.MemoryConfig{Now: c.Now, Hold: time.Minute}),
+			Store:   admission.NewMemory(admission.MemoryConfig{Now: c.Now, Hold: time.Minute, Journal: journal}),
 			Advance: c.Advance,
 			SlotTTL: time.Minute,
+			Die:     func(t *testing.T) admission.Intents { t.Helper(); return heir(t, dir, journal) },
 		}
 	})
+}
+
+func openJournal(t *testing.T, dir string) *admission.Journal {
+	t.Helper()
+	j, err := admission.OpenJournal(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	return j
+}
+
+// heir is the store of the process that comes after the one with the journal.
+func heir(t *testing.T, dir string, journal *admission.Journal) *admission.Memory {
+	t.Helper()
+	if err := journal.Close(); err != nil { // the kernel would; nothing is written
+		t.Fatal(err)
+	}
+	return admission.NewMemory(admission.MemoryConfig{Journal: openJournal(t, dir)})
 }
 
 func TestMemoryForgetsIdleNodesAndRefusesWhenAllAreLive(t *testing.T) {
@@ -58,7 +85,7 @@ func TestMemoryForgetsIdleNodesAndRefusesWhenAllAreLive(t *testing.T) {
 	var live []int
 	full := 0
 	for i := range 1000 {
-		switch _, err := m.Admit(t.Context(), "req", node(i), one); {
+		switch _, err := m.Admit(t.Context(), ask("req", node(i))); {
 		case err == nil:
 			live = append(live, i)
 		case errors.Is(err, admission.ErrFull):
@@ -71,15 +98,15 @@ func TestMemoryForgetsIdleNodesAndRefusesWhenAllAreLive(t *testing.T) {
 		t.Fatalf("%d nodes tracked, %d refused: want at most 64 tracked", len(live), full)
 	}
 	for _, i := range live {
-		if err := m.Release(t.Context(), "req", node(i), one, one); err != nil {
+		if err := m.Release(t.Context(), ask("req", node(i)), one); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 1000 { // each leaves before the next comes: room for ever
-		if _, err := m.Admit(t.Context(), "req", node(i), one); err != nil {
+		if _, err := m.Admit(t.Context(), ask("req", node(i))); err != nil {
 			t.Fatalf("node %d: %v", i, err)
 		}
-		if err := m.Release(t.Context(), "req", node(i), one, one); err != nil {
+		if err := m.Release(t.Context(), ask("req", node(i)), one); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -103,14 +130,14 @@ func TestMemoryNeverExceedsRateOrSlots(t *testing.T) {
 		for i := range rapid.IntRange(1, 200).Draw(rt, "steps") {
 			if rapid.Bool().Draw(rt, "release") {
 				for id := range live {
-					_ = m.Release(t.Context(), id, []admission.Node{node}, one, one)
+					_ = m.Release(t.Context(), ask(id, []admission.Node{node}), one)
 					delete(live, id)
 					break
 				}
 			}
 			c.Advance(time.Duration(rapid.Int64Range(0, int64(2*interval)).Draw(rt, "gap")))
 			id := fmt.Sprintf("req_%d", i)
-			v, err := m.Admit(t.Context(), id, []admission.Node{node}, one)
+			v, err := m.Admit(t.Context(), ask(id, []admission.Node{node}))
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -147,10 +174,10 @@ func TestMemoryCallsThatNameManyNodesDoNotDeadlock(t *testing.T) {
 					nodes[n] = admission.Node{ID: fmt.Sprintf("ten_%d", (n*(w+1)+i)%97), Concurrency: 1000}
 				}
 				id := fmt.Sprintf("req_%d_%d", w, i)
-				if _, err := m.Admit(t.Context(), id, nodes, one); err != nil {
+				if _, err := m.Admit(t.Context(), ask(id, nodes)); err != nil {
 					t.Errorf("admit: %v", err)
 				}
-				_ = m.Release(t.Context(), id, nodes, one, one)
+				_ = m.Release(t.Context(), ask(id, nodes), one)
 			}
 		})
 	}
@@ -165,7 +192,7 @@ func BenchmarkMemoryAdmitAndRelease(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		_, _ = m.Admit(b.Context(), "req_abcdefghijklmnopqrstuvwxyz", nodes, one)
-		_ = m.Release(b.Context(), "req_abcdefghijklmnopqrstuvwxyz", nodes, one, one)
+		_, _ = m.Admit(b.Context(), ask("req_abcdefghijklmnopqrstuvwxyz", nodes))
+		_ = m.Release(b.Context(), ask("req_abcdefghijklmnopqrstuvwxyz", nodes), one)
 	}
 }

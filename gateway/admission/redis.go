@@ -20,6 +20,12 @@ var releaseScript string
 //go:embed renew.lua
 var renewScript string
 
+//go:embed look.lua
+var lookScript string
+
+//go:embed mark.lua
+var markScript string
+
 // tolerated is how many calls in a row may fail before Redis counts as lost:
 // one slow answer must not divide everybody's limits.
 const tolerated = 3
@@ -31,6 +37,7 @@ type RedisConfig struct {
 	Renew    time.Duration // between two renewals of the live slots; a third of SlotTTL
 	Probe    time.Duration // between two tries to reach a Redis that failed; 1 s
 	Replicas func() int    // live replicas as last known; they divide the limits while Redis is lost. nil: 1
+	Journal  *Journal      // of intents while Redis is lost, nil: they are not kept then
 	Now      func() time.Time
 }
 
@@ -63,11 +70,14 @@ type Redis struct {
 	cfg    RedisConfig
 	admit  *redis.Script
 	settle *redis.Script
+	look   *redis.Script
+	mark   *redis.Script
 	local  *Memory // has all live requests of this replica, whoever admitted them
 
 	failures atomic.Int32 // in a row
 	loaded   atomic.Bool  // Redis knows the script of a release
 	lost     atomic.Bool
+	index    *index
 	fell     chan struct{} // wakes Run when Redis is lost
 
 	mu       sync.Mutex
@@ -90,6 +100,9 @@ func NewRedis(log *slog.Logger, client redis.UniversalClient, cfg RedisConfig) *
 		cfg:    cfg.withDefaults(),
 		admit:  redis.NewScript(admitScript),
 		settle: redis.NewScript(releaseScript),
+		look:   redis.NewScript(lookScript),
+		mark:   redis.NewScript(markScript),
+		index:  newIndex(),
 		local:  NewMemory(MemoryConfig{Now: cfg.Now}),
 		fell:   make(chan struct{}, 1),
 		held:   map[string]group{},
@@ -103,57 +116,72 @@ func NewRedis(log *slog.Logger, client redis.UniversalClient, cfg RedisConfig) *
 // Healthy reports whether limits are shared through Redis at present.
 func (r *Redis) Healthy() bool { return !r.lost.Load() }
 
-// Admit implements Store. Its errors are the context's, ErrFull and ErrNodes:
-// a Redis that fails is no error.
-func (r *Redis) Admit(ctx context.Context, requestID string, nodes []Node, estimate Counts) (Verdict, error) {
-	g, err := groupOf(nodes)
-	if err != nil || len(g.nodes) == 0 {
+// Admit implements Store. Its errors are the context's, ErrFull and ErrNodes,
+// and those of a journal that can't be written: a Redis that fails is no error.
+func (r *Redis) Admit(ctx context.Context, req *Request) (Verdict, error) {
+	g, err := groupOf(req)
+	if err != nil || g.empty() {
 		return Verdict{Admitted: err == nil}, err
 	}
-	v, err := r.decide(ctx, requestID, &g, estimate)
+	r.mu.Lock()
+	_, again := r.held[req.ID]
+	r.mu.Unlock()
+	v, err := r.decide(ctx, req, &g, again)
 	if err != nil || !v.Admitted {
 		return v, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.held[requestID] = g
-	delete(r.owed, requestID)
+	if _, again := r.held[req.ID]; !again { // where it was charged first, it stays so
+		r.held[req.ID] = g
+	}
+	delete(r.owed, req.ID)
 	return v, nil
 }
 
 // decide asks Redis or, while that is lost, the store in process.
-func (r *Redis) decide(ctx context.Context, requestID string, g *group, estimate Counts) (Verdict, error) {
+func (r *Redis) decide(ctx context.Context, req *Request, g *group, again bool) (Verdict, error) {
 	if !r.lost.Load() {
-		v, err := r.ask(ctx, requestID, *g, estimate)
+		v, err := r.ask(ctx, req, g)
 		if err == nil {
-			if g.charged = v.Admitted; v.Admitted {
-				r.local.adopt(requestID, g.nodes)
+			if v.Admitted {
+				r.local.adopt(req.ID, g.nodes)
 			}
 			return v, nil
 		}
-		// The script may have run all the same: its slots and tokens are given
-		// back.
-		g.charged = true
-		r.owe(requestID, g.corrected(estimate, Counts{}))
-		g.charged = false
+		if !again {
+			// The script may have run all the same: its slots and tokens are
+			// given back.
+			r.owe(req.ID, g.corrected(req.Estimate, Counts{}))
+		}
 		if ctx.Err() != nil {
 			return Verdict{}, context.Cause(ctx)
 		}
 	}
-	return r.local.Admit(ctx, requestID, r.shares(g.nodes), estimate)
+	g.local = r.shares(g.nodes)
+	v, err := r.local.charge(req.ID, g.local, req.Estimate)
+	if err != nil || !v.Admitted || again || g.intent == nil || r.cfg.Journal == nil {
+		return v, err
+	}
+	if err := r.cfg.Journal.put(g.intent); err != nil {
+		r.local.settle(req.ID, g.local, req.Estimate, Counts{})
+		return Verdict{}, err
+	}
+	g.journaled = true
+	return v, nil
 }
 
 // ask runs the script and notes how Redis does.
-func (r *Redis) ask(ctx context.Context, requestID string, g group, estimate Counts) (Verdict, error) {
+func (r *Redis) ask(ctx context.Context, req *Request, g *group) (Verdict, error) {
 	call, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
-	args := make([]any, 0, 2+len(g.nodes)*(1+2*meters))
-	args = append(args, requestID, r.cfg.SlotTTL.Microseconds())
-	costs := estimate.all()
+	args := make([]any, 0, 3+len(g.nodes)*(1+2*meters))
+	args = append(args, req.ID, r.cfg.SlotTTL.Microseconds())
+	costs := req.Estimate.all()
 	for i := range g.nodes {
 		n := &g.nodes[i]
-		args = append(args, n.Concurrency)
-		for m, limit := range n.PerMinute.all() {
+		args = append(args, n.slots())
+		for m, limit := range n.rates() {
 			if limit == 0 {
 				args = append(args, 0, 0)
 				continue
@@ -162,7 +190,15 @@ func (r *Redis) ask(ctx context.Context, requestID string, g group, estimate Cou
 			args = append(args, allowed.cost(costs[m]), allowed.burst)
 		}
 	}
-	answer, err := r.admitAfterReleases(call, g.keys(), args)
+	err := error(nil)
+	if g.intent != nil {
+		args = append(args, g.intent.encode())
+		err = r.index.add(call, r.client, g.tenant, g.intent.Replica)
+	}
+	var answer []int64
+	if err == nil {
+		answer, err = r.admitAfterReleases(call, g.keys(), args)
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			r.failed(err)
@@ -188,26 +224,35 @@ func verdict(nodes []Node, answer []int64) Verdict {
 	return v
 }
 
-// Release implements Store. Its error is ErrNodes. This replica knows of it at
-// once, Redis within some milliseconds; what it can't be told then it is told
-// later, or the slot expires.
-func (r *Redis) Release(ctx context.Context, requestID string, nodes []Node, estimate, used Counts) error {
-	g, err := groupOf(nodes)
-	if err != nil || len(g.nodes) == 0 {
+// Release implements Store. Its errors are ErrNodes and those of the journal.
+// This replica knows of it at once, Redis within some milliseconds; what it
+// can't be told then it is told later, or the slot expires.
+func (r *Redis) Release(_ context.Context, req *Request, used Counts) error {
+	g, err := groupOf(req)
+	if err != nil || g.empty() {
 		return err
 	}
 	r.mu.Lock()
-	g.charged = r.held[requestID].charged
-	delete(r.held, requestID)
-	r.mu.Unlock()
-	_ = r.local.Release(ctx, requestID, g.nodes, estimate, used) // never fails
-	g = g.corrected(estimate, used)
-	if r.lost.Load() {
-		r.owe(requestID, g)
-		return nil
+	if held, ok := r.held[req.ID]; ok {
+		g = held
 	}
-	r.put(map[string]group{requestID: g})
-	return nil
+	delete(r.held, req.ID)
+	r.mu.Unlock()
+	at := g.local
+	if at == nil {
+		at = g.nodes
+	}
+	r.local.settle(req.ID, at, req.Estimate, used)
+	if g.journaled {
+		err = r.cfg.Journal.drop(g.intent.Request)
+	}
+	g = g.corrected(req.Estimate, used)
+	if r.lost.Load() {
+		r.owe(req.ID, g)
+		return err
+	}
+	r.put(map[string]group{req.ID: g})
+	return err
 }
 
 func (r *Redis) owe(requestID string, g group) {
@@ -245,7 +290,7 @@ func (r *Redis) shares(nodes []Node) []Node {
 	out := make([]Node, len(nodes))
 	for i, n := range nodes {
 		per := n.PerMinute
-		out[i] = Node{ID: n.ID, Concurrency: share(n.Concurrency, replicas), PerMinute: Counts{
+		out[i] = Node{ID: n.ID, Rise: n.Rise, Concurrency: share(n.Concurrency, replicas), PerMinute: Counts{
 			Requests: share(per.Requests, replicas), Tokens: share(per.Tokens, replicas),
 			Uncached: share(per.Uncached, replicas), Generated: share(per.Generated, replicas),
 		}}

@@ -85,6 +85,7 @@ func (r *Redis) sync(ctx context.Context) error {
 		p.Ping(ctx) // there may be nothing else to say
 		queueRemovals(ctx, p, owed)
 		queueRenewals(ctx, p, held, r.cfg.SlotTTL)
+		r.index.renew(ctx, p)
 		return nil
 	})
 	if err != nil {
@@ -110,7 +111,7 @@ func queueRenewals(ctx context.Context, p redis.Pipeliner, requests map[string]g
 	sets := map[string][]any{}
 	for id, g := range requests {
 		for _, n := range g.nodes {
-			key := g.liveKey(n)
+			key := g.liveKey(&n)
 			sets[key] = append(sets[key], id)
 		}
 	}

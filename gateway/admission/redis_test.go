@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,14 +28,16 @@ func TestRedisOnMiniredisKeepsTheContract(t *testing.T) {
 		t.Helper()
 		c, m := newClock(), miniredis.RunT(t)
 		m.SetTime(c.Now())
+		store := newRedis(t, m.Addr(), admission.RedisConfig{})
 		return admissiontest.Fixture{
-			Store: newRedis(t, m.Addr(), admission.RedisConfig{}),
+			Store: store,
 			Advance: func(d time.Duration) {
 				c.Advance(d)
 				m.SetTime(c.Now())
 				m.FastForward(d)
 			},
 			SlotTTL: 30 * time.Second,
+			Die:     func(t *testing.T) admission.Intents { t.Helper(); return survivor(t, store, m.Addr()) },
 		}
 	})
 }
@@ -47,13 +50,122 @@ func TestRedisServerKeepsTheContract(t *testing.T) {
 		t.Helper()
 		db := int(databases.Add(1)) - 1 // an empty database for each guarantee
 		const life = 3 * time.Second
+		at := fmt.Sprintf("%s/%d", addr, db)
+		store := newRedis(t, at, admission.RedisConfig{SlotTTL: life})
 		return admissiontest.Fixture{
-			Store:   newRedis(t, fmt.Sprintf("%s/%d", addr, db), admission.RedisConfig{SlotTTL: life}),
+			Store:   store,
 			Advance: func(d time.Duration) { <-time.After(d) },
 			Slack:   time.Minute,
 			SlotTTL: life,
+			Die:     func(t *testing.T) admission.Intents { t.Helper(); return survivor(t, store, at) },
 		}
 	})
+}
+
+// doubled asks for twice the limits: what a replica's half of them is then is
+// what the contract asks for.
+type doubled struct{ *admission.Redis }
+
+func double(nodes []admission.Node) []admission.Node {
+	out := slices.Clone(nodes)
+	for i := range out {
+		p := &out[i].PerMinute
+		out[i].Concurrency *= 2
+		*p = admission.Counts{Requests: 2 * p.Requests, Tokens: 2 * p.Tokens, Uncached: 2 * p.Uncached, Generated: 2 * p.Generated}
+	}
+	return out
+}
+
+func (d doubled) with(r *admission.Request) *admission.Request {
+	c := *r
+	c.Nodes = double(r.Nodes)
+	return &c
+}
+
+func (d doubled) Admit(ctx context.Context, r *admission.Request) (admission.Verdict, error) {
+	return d.Redis.Admit(ctx, d.with(r))
+}
+
+func (d doubled) Release(ctx context.Context, r *admission.Request, used admission.Counts) error {
+	return d.Redis.Release(ctx, d.with(r), used)
+}
+
+func (d doubled) Look(ctx context.Context, tenant string, nodes []admission.Node) ([]admission.Standing, error) {
+	return d.Redis.Look(ctx, tenant, double(nodes))
+}
+
+// One of two replicas that lost their Redis keeps the contract within its half.
+func TestRedisLostKeepsTheContractWithinItsShare(t *testing.T) {
+	t.Parallel()
+	admissiontest.Test(t, func(t *testing.T) admissiontest.Fixture {
+		t.Helper()
+		c, dir := newClock(), t.TempDir()
+		journal := openJournal(t, dir)
+		store := newRedis(t, nowhere(t), admission.RedisConfig{Now: c.Now, Replicas: func() int { return 2 }, Journal: journal})
+		for i := range 3 {
+			admits(t, store, fmt.Sprintf("req_first_%d", i), admission.Node{ID: "key_first", Concurrency: 10})
+		}
+		if store.Healthy() {
+			t.Fatal("a Redis that is not there counts as healthy")
+		}
+		return admissiontest.Fixture{
+			Store:   doubled{store},
+			Advance: c.Advance,
+			SlotTTL: admission.MaxHold,
+			Die:     func(t *testing.T) admission.Intents { t.Helper(); return heir(t, dir, journal) },
+		}
+	})
+}
+
+// nowhere is an address where nothing listens.
+func nowhere(t *testing.T) string {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// survivor is another replica, after the store told Redis what it had to: its
+// last releases were on their way.
+func survivor(t *testing.T, store *admission.Redis, addr string) *admission.Redis {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := store.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return newRedis(t, addr, admission.RedisConfig{})
+}
+
+// A request that was admitted in process and asked again when Redis was back is
+// corrected where it was charged.
+func TestRedisRepeatedCallIsCorrectedWhereItWasCharged(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	s := newRedis(t, m.Addr(), quick())
+	node := []admission.Node{{ID: "ten_a", PerMinute: admission.Counts{Tokens: 1000}}}
+	r := &admission.Request{ID: "req_1", Tenant: "ten_a", Nodes: node, Estimate: admission.Counts{Requests: 1, Tokens: 800}}
+	must := func(step string) {
+		t.Helper()
+		if v, err := s.Admit(t.Context(), r); err != nil || !v.Admitted {
+			t.Fatalf("%s: %+v, %v", step, v, err)
+		}
+	}
+	must("through Redis")
+	m.SetError("LOADING for a moment")
+	must("in process")
+	m.SetError("")
+	if err := s.Release(t.Context(), r, admission.Counts{Requests: 1}); err != nil {
+		t.Fatal(err)
+	}
+	next := *r
+	next.ID = "req_2"
+	if v, err := s.Admit(t.Context(), &next); err != nil || !v.Admitted || v.Tokens.Left < 200 || v.Tokens.Left > 210 {
+		t.Errorf("%+v, %v, want what the first did not use back in Redis", v, err)
+	}
 }
 
 // newRedis is a store whose calls may take long: the machine of a test may be busy.
@@ -151,7 +263,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 func admits(t *testing.T, s admission.Store, id string, nodes ...admission.Node) bool {
 	t.Helper()
-	v, err := s.Admit(t.Context(), id, nodes, one)
+	v, err := s.Admit(t.Context(), ask(id, nodes))
 	if err != nil {
 		t.Fatalf("admit %s: %v", id, err)
 	}
@@ -174,7 +286,7 @@ func TestRedisReplicasShareLimits(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 100 {
 		wg.Go(func() {
-			if v, err := stores[i%3].Admit(t.Context(), fmt.Sprintf("req_%d", i), nodes, one); err == nil && v.Admitted {
+			if v, err := stores[i%3].Admit(t.Context(), ask(fmt.Sprintf("req_%d", i), nodes)); err == nil && v.Admitted {
 				admitted.Add(1)
 			}
 		})
@@ -201,7 +313,7 @@ func TestRedisRenewsLiveSlotsAndLetsReleasedOnesGo(t *testing.T) {
 			t.Fatal("the slot of a living holder was given away")
 		}
 	}
-	if err := holder.Release(t.Context(), "req_long", []admission.Node{node}, one, one); err != nil {
+	if err := holder.Release(t.Context(), ask("req_long", []admission.Node{node}), one); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the slot is free", func() bool { return admits(t, other, "req_other", node) })
@@ -250,7 +362,7 @@ func TestRedisLost(t *testing.T) {
 	if s.Healthy() {
 		t.Error("healthy without Redis")
 	}
-	if err := s.Release(t.Context(), "req_before_0", nodes, one, one); err != nil {
+	if err := s.Release(t.Context(), ask("req_before_0", nodes), one); err != nil {
 		t.Errorf("release while Redis is lost: %v", err)
 	}
 
@@ -336,7 +448,7 @@ func TestRedisCallerThatLeftHoldsNothing(t *testing.T) {
 	node := admission.Node{ID: "ten_a", Concurrency: 1}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if v, err := s.Admit(ctx, "req_gone", []admission.Node{node}, one); err == nil {
+	if v, err := s.Admit(ctx, ask("req_gone", []admission.Node{node})); err == nil {
 		t.Errorf("verdict = %+v, want the context's error", v)
 	}
 	if !s.Healthy() {
@@ -403,9 +515,9 @@ func BenchmarkRedisAdmitAndRelease(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if v, err := s.Admit(b.Context(), "req_abcdefghijklmnopqrstuvwxyz", nodes, one); err != nil || !v.Admitted {
+		if v, err := s.Admit(b.Context(), ask("req_abcdefghijklmnopqrstuvwxyz", nodes)); err != nil || !v.Admitted {
 			b.Fatalf("verdict = %+v, error = %v", v, err)
 		}
-		_ = s.Release(b.Context(), "req_abcdefghijklmnopqrstuvwxyz", nodes, one, one)
+		_ = s.Release(b.Context(), ask("req_abcdefghijklmnopqrstuvwxyz", nodes), one)
 	}
 }

@@ -1,11 +1,13 @@
 -- Ends one request at its nodes and corrects what it was charged, once.
--- KEYS: for each node the key of its rates, then the key of its live set.
+-- KEYS: for each node the key of its rates, then the key of its live set; last,
+--       if the request has an intent, the key of the tenant's intents.
 -- ARGV: request id, then for each node by how much each of its four meters
 --       changes (us).
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local METERS = 4
-for i = 1, #KEYS / 2 do
+if #KEYS % 2 == 1 then redis.call('HDEL', KEYS[#KEYS], ARGV[1], ARGV[1] .. '+') end
+for i = 1, math.floor(#KEYS / 2) do
   local rates, live = KEYS[2 * i - 1], KEYS[2 * i]
   if redis.call('ZREM', live, ARGV[1]) == 1 then
     local changed = false

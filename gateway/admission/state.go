@@ -90,7 +90,7 @@ func (s *state) charge(n *Node, requestID string, estimate Counts, now, expiry i
 	}
 	s.enter(requestID, hold{expiry: expiry, charged: true})
 	costs := estimate.all()
-	for m, limit := range n.PerMinute.all() {
+	for m, limit := range n.rates() {
 		if limit > 0 && costs[m] > 0 {
 			r := rateOf(Meter(m), limit)
 			s.arrival[m], _ = r.spend(s.arrival[m], now, r.cost(costs[m]))
@@ -116,7 +116,7 @@ func (s *state) settle(n *Node, requestID string, estimate, used Counts, now int
 // estimate is replaced by what was used. The request itself stays counted.
 func (n *Node) corrections(estimate, used Counts) (by [meters]int64) {
 	before, after := estimate.all(), used.all()
-	for m, limit := range n.PerMinute.all() {
+	for m, limit := range n.rates() {
 		if limit > 0 && Meter(m) != RequestMeter && before[m] != after[m] {
 			r := rateOf(Meter(m), limit)
 			by[m] = r.cost(after[m]) - r.cost(before[m])
@@ -132,7 +132,7 @@ func (v *Verdict) refuse(n *Node, s *state, requestID string, estimate Counts, n
 		return
 	}
 	costs := estimate.all()
-	for m, limit := range n.PerMinute.all() {
+	for m, limit := range n.rates() {
 		if limit == 0 || costs[m] == 0 {
 			continue
 		}
@@ -141,7 +141,7 @@ func (v *Verdict) refuse(n *Node, s *state, requestID string, estimate Counts, n
 			v.Admitted, v.Node, v.Slots, v.Meter, v.Retry = false, n.ID, false, Meter(m), micros(wait)
 		}
 	}
-	if n.Concurrency > 0 && len(s.live) >= n.Concurrency && slotRetry > v.Retry {
+	if most := n.slots(); most > 0 && len(s.live) >= most && slotRetry > v.Retry {
 		v.Admitted, v.Node, v.Slots, v.Meter, v.Retry = false, n.ID, true, RequestMeter, slotRetry
 	}
 }
@@ -160,6 +160,17 @@ func (v *Verdict) describe(n *Node, ahead [meters]int64) {
 			v.Tokens = v.Tokens.tighter(left)
 		}
 	}
+}
+
+// stand tells how the node stands, of what it is guaranteed.
+func (n *Node) stand(ahead [meters]int64, live int) Standing {
+	st := Standing{Live: live}
+	for m, limit := range n.PerMinute.all() {
+		if limit > 0 {
+			st.Rates[m] = rateOf(Meter(m), limit).allowance(ahead[m])
+		}
+	}
+	return st
 }
 
 func (s *state) ahead(now int64) (ahead [meters]int64) {

@@ -15,16 +15,25 @@ import (
 
 // Fixture is a fresh, empty store and its clock.
 type Fixture struct {
-	Store   admission.Store
+	Store   Store
 	Advance func(d time.Duration) // moves the store's clock by at least d
 	Slack   time.Duration         // by how much a clock that can't be stopped runs on during a test; 0: not at all
 	SlotTTL time.Duration         // life of a slot that nobody renews
+	// Die ends the store's process as kill -9 would, and returns what comes
+	// after it. The store is not used any more.
+	Die func(t *testing.T) admission.Intents
+}
+
+// Store is all that the contract is about.
+type Store interface {
+	admission.Store
+	admission.Intents
 }
 
 // Test runs the contract. open is called once for each guarantee.
 func Test(t *testing.T, open func(t *testing.T) Fixture) {
 	t.Helper()
-	for _, g := range guarantees() {
+	for _, g := range append(guarantees(), intentGuarantees()...) {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
 			g.check(t, open(t))
@@ -58,6 +67,9 @@ func guarantees() []guarantee {
 		{"tokens, uncached prompt and output are counted apart, and the tightest is told", tokenMeters},
 		{"of a hundred at once exactly as many get in as their tokens allow", exactTokens},
 		{"a node's slots and rate are its own", nodesApart},
+		{"limits that rise admit more, tell what is guaranteed, and fall back at once", limitsRise},
+		{"what was charged while limits were higher is corrected by the same measure", raisedCorrected},
+		{"a look tells how nodes stand and changes nothing", lookChangesNothing},
 		{"tenants never meet", tenantsApart},
 		{"too many nodes are an error", tooManyNodes},
 	}
@@ -78,7 +90,7 @@ func race(t *testing.T, f Fixture, nodes []admission.Node, slots bool) {
 	var wg sync.WaitGroup
 	for i := range callers {
 		wg.Go(func() {
-			v, err := f.Store.Admit(t.Context(), fmt.Sprintf("req_%d", i), nodes, one)
+			v, err := f.Store.Admit(t.Context(), request(fmt.Sprintf("req_%d", i), nodes, one))
 			if err != nil {
 				t.Errorf("admit: %v", err)
 			}
@@ -260,6 +272,73 @@ func nodesApart(t *testing.T, f Fixture) {
 	must(t, f, true, "req_2", admission.Node{ID: "key_b", PerMinute: admission.Counts{Requests: 1}, Concurrency: 1}, team)
 }
 
+func limitsRise(t *testing.T, f Fixture) {
+	const guaranteed = 10
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Requests: guaranteed}, Concurrency: 8}
+	raised := node
+	raised.Rise = 200
+	for i := range 16 {
+		v := must(t, f, true, fmt.Sprintf("req_%d", i), raised)
+		if v.Requests.Limit != guaranteed {
+			t.Errorf("told a limit of %d, want the guaranteed one", v.Requests.Limit)
+		}
+	}
+	if v := must(t, f, false, "req_more", raised); !v.Slots {
+		t.Errorf("verdict = %+v, want a refusal for twice the slots", v)
+	}
+	must(t, f, false, "req_back", node)
+	for i := range 16 {
+		release(t, f, fmt.Sprintf("req_%d", i), raised)
+	}
+	// 16 of 20 are spent: so are 8 of 10.
+	if v := must(t, f, true, "req_17", node); v.Requests.Left != 1 && f.Slack == 0 {
+		t.Errorf("left = %d, want 1", v.Requests.Left)
+	}
+}
+
+func raisedCorrected(t *testing.T, f Fixture) {
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Tokens: 1000}}
+	raised := node
+	raised.Rise = 200
+	spend(t, f, "req_1", 1600, raised)
+	use(t, f, "req_1", 1600, 0, raised)
+	if v := spend(t, f, "req_2", 900, node); !v.Admitted || !near(v.Tokens.Left, 100, f, 1000) {
+		t.Errorf("verdict = %+v, want all of the first back", v)
+	}
+}
+
+func lookChangesNothing(t *testing.T, f Fixture) {
+	node := admission.Node{ID: "key_a", PerMinute: admission.Counts{Requests: 10, Generated: 100}, Concurrency: 3}
+	idle := admission.Node{ID: "prj_a", PerMinute: admission.Counts{Tokens: 50}}
+	r := request("req_1", []admission.Node{node}, admission.Counts{Requests: 1, Tokens: 60, Generated: 40})
+	if v, err := f.Store.Admit(t.Context(), r); err != nil || !v.Admitted {
+		t.Fatalf("verdict = %+v, %v", v, err)
+	}
+	many := []admission.Node{node, idle}
+	for i := range 2 * admission.MaxNodes {
+		many = append(many, admission.Node{ID: fmt.Sprintf("key_%d", i), Concurrency: 1})
+	}
+	for range 3 {
+		all, err := f.Store.Look(t.Context(), "ten_a", many)
+		if err != nil || len(all) != len(many) {
+			t.Fatalf("%d of %d: %v", len(all), len(many), err)
+		}
+		got := all[0]
+		if r := got.Rates[admission.RequestMeter]; r.Limit != 10 || r.Left != 9 || r.Reset <= 0 || r.Reset > 6*time.Second {
+			t.Errorf("requests = %+v, want 9 of 10, whole within 6 s", r)
+		}
+		if g := got.Rates[admission.GeneratedMeter]; g.Limit != 100 || !near(g.Left, 60, f, 100) {
+			t.Errorf("output = %+v, want 60 of 100", g)
+		}
+		if got.Rates[admission.TokenMeter].Limit != 0 || got.Live != 1 {
+			t.Errorf("%+v, want no limit of tokens and one live", got)
+		}
+		if i := all[1]; i.Live != 0 || i.Rates[admission.TokenMeter].Left != 50 {
+			t.Errorf("%+v, want an idle node", i)
+		}
+	}
+}
+
 func tenantsApart(t *testing.T, f Fixture) {
 	for _, id := range []string{"ten_a", "ten_b"} {
 		tenant := admission.Node{ID: id, PerMinute: admission.Counts{Requests: 1}, Concurrency: 1}
@@ -273,9 +352,14 @@ func tooManyNodes(t *testing.T, f Fixture) {
 	for i := range nodes {
 		nodes[i] = admission.Node{ID: fmt.Sprintf("ten_%d", i), Concurrency: 1}
 	}
-	if v, err := f.Store.Admit(t.Context(), "req_1", nodes, one); err == nil || v.Admitted {
+	if v, err := f.Store.Admit(t.Context(), request("req_1", nodes, one)); err == nil || v.Admitted {
 		t.Errorf("verdict = %+v, error = %v, want an error", v, err)
 	}
+}
+
+// request is one of the tenant ten_a.
+func request(id string, nodes []admission.Node, estimate admission.Counts) *admission.Request {
+	return &admission.Request{ID: id, Tenant: "ten_a", Nodes: nodes, Estimate: estimate}
 }
 
 // one is what a request costs where tokens don't matter.
@@ -283,7 +367,7 @@ var one = admission.Counts{Requests: 1} //nolint:gochecknoglobals // never chang
 
 func spend(t *testing.T, f Fixture, id string, tokens int, nodes ...admission.Node) admission.Verdict {
 	t.Helper()
-	v, err := f.Store.Admit(t.Context(), id, nodes, admission.Counts{Requests: 1, Tokens: tokens})
+	v, err := f.Store.Admit(t.Context(), request(id, nodes, admission.Counts{Requests: 1, Tokens: tokens}))
 	if err != nil {
 		t.Fatalf("admit %s: %v", id, err)
 	}
@@ -292,7 +376,7 @@ func spend(t *testing.T, f Fixture, id string, tokens int, nodes ...admission.No
 
 func use(t *testing.T, f Fixture, id string, estimate, used int, nodes ...admission.Node) {
 	t.Helper()
-	err := f.Store.Release(t.Context(), id, nodes, admission.Counts{Requests: 1, Tokens: estimate}, admission.Counts{Requests: 1, Tokens: used})
+	err := f.Store.Release(t.Context(), request(id, nodes, admission.Counts{Requests: 1, Tokens: estimate}), admission.Counts{Requests: 1, Tokens: used})
 	if err != nil {
 		t.Fatalf("release %s: %v", id, err)
 	}
@@ -344,12 +428,12 @@ func tokensAboveLimit(t *testing.T, f Fixture) {
 func tokenMeters(t *testing.T, f Fixture) {
 	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Requests: 1000, Tokens: 1000, Uncached: 800, Generated: 100}}
 	cost := admission.Counts{Requests: 1, Tokens: 150, Uncached: 100, Generated: 50}
-	v, err := f.Store.Admit(t.Context(), "req_1", []admission.Node{node}, cost)
+	v, err := f.Store.Admit(t.Context(), request("req_1", []admission.Node{node}, cost))
 	if err != nil || !v.Admitted || v.Tokens.Limit != 100 || !near(v.Tokens.Left, 50, f, 100) || v.Requests.Limit != 1000 {
 		t.Errorf("verdict = %+v, %v, want the output's 100 with 50 left", v, err)
 	}
 	cost.Generated = 80
-	v, err = f.Store.Admit(t.Context(), "req_2", []admission.Node{node}, cost)
+	v, err = f.Store.Admit(t.Context(), request("req_2", []admission.Node{node}, cost))
 	if f.Slack == 0 && (err != nil || v.Admitted || v.Meter != admission.GeneratedMeter) {
 		t.Errorf("verdict = %+v, %v, want a refusal for the output", v, err)
 	}
@@ -363,7 +447,7 @@ func exactTokens(t *testing.T, f Fixture) {
 	admitted := 0
 	for i := range 100 {
 		wg.Go(func() {
-			v, err := f.Store.Admit(t.Context(), fmt.Sprintf("req_%d", i), []admission.Node{node}, admission.Counts{Requests: 1, Tokens: 2})
+			v, err := f.Store.Admit(t.Context(), request(fmt.Sprintf("req_%d", i), []admission.Node{node}, admission.Counts{Requests: 1, Tokens: 2}))
 			if err != nil {
 				t.Errorf("admit: %v", err)
 			}
@@ -382,7 +466,7 @@ func exactTokens(t *testing.T, f Fixture) {
 
 func admit(t *testing.T, f Fixture, id string, nodes ...admission.Node) admission.Verdict {
 	t.Helper()
-	v, err := f.Store.Admit(t.Context(), id, nodes, one)
+	v, err := f.Store.Admit(t.Context(), request(id, nodes, one))
 	if err != nil {
 		t.Fatalf("admit %s: %v", id, err)
 	}
@@ -400,7 +484,7 @@ func must(t *testing.T, f Fixture, admitted bool, id string, nodes ...admission.
 
 func release(t *testing.T, f Fixture, id string, nodes ...admission.Node) {
 	t.Helper()
-	if err := f.Store.Release(t.Context(), id, nodes, one, one); err != nil {
+	if err := f.Store.Release(t.Context(), request(id, nodes, one), one); err != nil {
 		t.Fatalf("release %s: %v", id, err)
 	}
 }

@@ -1,0 +1,13 @@
+-- Tells how nodes stand, and changes nothing.
+-- KEYS: for each node the key of its rates, then the key of its live set.
+-- Returns: for each node how far each of its four meters is ahead (us), then how
+--       many requests are live.
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local answer = {}
+for i = 1, #KEYS / 2 do
+  local known = redis.call('HMGET', KEYS[2 * i - 1], '1', '2', '3', '4')
+  for m = 1, 4 do answer[#answer + 1] = tonumber(known[m] or 0) - now end
+  answer[#answer + 1] = redis.call('ZCOUNT', KEYS[2 * i], string.format('(%.0f', now), '+inf')
+end
+return answer
