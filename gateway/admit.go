@@ -29,7 +29,7 @@ func (x *exchange) admit(ctx context.Context) *Error {
 		Requests: v.Requests.Limit, RemainingRequests: v.Requests.Left, ResetRequests: v.Requests.Reset,
 		Tokens: v.Tokens.Limit, RemainingTokens: v.Tokens.Left, ResetTokens: v.Tokens.Reset,
 	}
-	x.held = v.Admitted || err != nil // after an error the store may have admitted it all the same
+	x.admitted = v.Admitted || err != nil // after an error the store may have admitted it all the same
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return ended(ctx)

@@ -45,7 +45,7 @@ func (x *exchange) count(ctx context.Context) (int64, *Error) {
 		return 0, err
 	}
 	defer func() {
-		if x.held {
+		if x.admitted {
 			x.release(context.WithoutCancel(ctx), admission.Counts{})
 		}
 	}()

@@ -35,9 +35,9 @@ type exchange struct {
 	tier         tenants.Tier
 	times        catalogue.Timeouts
 
-	asked admission.Request // of the limits
-	held  bool              // they may hold something of it, until finish
-	limit LimitState
+	asked    admission.Request // of the limits
+	admitted bool              // they may hold something of it, until finish
+	limit    LimitState
 
 	// The present attempt, and what is known from all of them.
 	body      []byte

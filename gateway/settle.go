@@ -33,7 +33,7 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.g.cfg.SettleTimeout)
 	defer cancel()
 	var releasing sync.WaitGroup
-	if x.held {
+	if x.admitted {
 		releasing.Go(func() { x.release(ctx, counted(r.Usage)) })
 	}
 	stored := x.store(ctx, x.tellable(r), failure)
