@@ -1,0 +1,194 @@
+package billing
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// bank is a till in memory that follows the rules of the one in Postgres.
+type bank struct {
+	mu      sync.Mutex
+	wallets map[string]*wallet
+	chunks  map[int64]*bankChunk
+	last    int64
+	tills   []*bankTill
+	now     func() time.Time
+	draws   int
+}
+
+type wallet struct{ balance, reserved, least int64 }
+
+type bankChunk struct {
+	node, replica string
+	left          int64
+	expires       time.Time
+}
+
+func newBank(balances map[string]int64) *bank {
+	b := &bank{wallets: map[string]*wallet{}, chunks: map[int64]*bankChunk{}, now: time.Now}
+	for node, nano := range balances {
+		b.wallets[node] = &wallet{balance: nano, least: nano}
+	}
+	return b
+}
+
+// bankTill is one replica's way to the bank.
+type bankTill struct {
+	bank    *bank
+	replica string
+	ttl     time.Duration
+	heard   func(string) // guarded by bank.mu
+	away    bool         // guarded by bank.mu
+}
+
+var errBankAway = errors.New("no answer")
+
+func (b *bank) till(replica string) *bankTill {
+	t := &bankTill{bank: b, replica: replica, ttl: 30 * time.Second}
+	b.tills = append(b.tills, t)
+	return t
+}
+
+// enter locks the bank; false: it is away.
+func (t *bankTill) enter() bool {
+	t.bank.mu.Lock()
+	if t.away {
+		t.bank.mu.Unlock()
+		return false
+	}
+	return true
+}
+
+func (t *bankTill) setAway(away bool) {
+	t.bank.mu.Lock()
+	defer t.bank.mu.Unlock()
+	t.away = away
+}
+
+func (t *bankTill) draw(_ context.Context, _ string, nodes []string, least, want int64) ([]drawn, error) {
+	if !t.enter() {
+		return nil, errBankAway
+	}
+	b := t.bank
+	defer b.mu.Unlock()
+	b.draws++
+	amount := want
+	for _, node := range nodes {
+		w := b.wallets[node]
+		if w == nil {
+			w = &wallet{}
+		}
+		free := w.balance - w.reserved
+		if free < least {
+			return nil, &Broke{Node: node, AvailableNano: free}
+		}
+		amount = min(amount, least+(free-least)/300)
+	}
+	var got []drawn
+	for _, node := range nodes {
+		b.last++
+		b.wallets[node].reserved += amount
+		b.chunks[b.last] = &bankChunk{node: node, replica: t.replica, left: amount, expires: b.now().Add(t.ttl)}
+		got = append(got, drawn{node: node, chunk: b.last, nano: amount})
+	}
+	return got, nil
+}
+
+func (t *bankTill) renew(_ context.Context, ids []int64) (alive []int64, err error) {
+	if !t.enter() {
+		return nil, errBankAway
+	}
+	defer t.bank.mu.Unlock()
+	for _, id := range ids {
+		if c := t.bank.chunks[id]; c != nil {
+			c.expires = t.bank.now().Add(t.ttl)
+			alive = append(alive, id)
+		}
+	}
+	return alive, nil
+}
+
+func (t *bankTill) giveBack(_ context.Context, ids, keep []int64) error {
+	if !t.enter() {
+		return errBankAway
+	}
+	defer t.bank.mu.Unlock()
+	for i, id := range ids {
+		c := t.bank.chunks[id]
+		if c == nil {
+			continue
+		}
+		back := max(c.left-keep[i], 0)
+		c.left -= back
+		t.bank.wallets[c.node].reserved -= back
+		if c.left == 0 && keep[i] == 0 {
+			delete(t.bank.chunks, id)
+		}
+	}
+	return nil
+}
+
+func (t *bankTill) recall(_ context.Context, tenant string) error {
+	if !t.enter() {
+		return errBankAway
+	}
+	var others []func(string)
+	for _, o := range t.bank.tills {
+		if o != t && o.heard != nil {
+			others = append(others, o.heard)
+		}
+	}
+	t.bank.mu.Unlock()
+	for _, heard := range others {
+		heard(tenant)
+	}
+	return nil
+}
+
+func (t *bankTill) listen(ctx context.Context, heard func(string)) error {
+	t.bank.mu.Lock()
+	t.heard = heard
+	t.bank.mu.Unlock()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// settle books a receipt's cost: from the chunks in their order, and all of it
+// from the balances.
+func (b *bank) settle(nodes []string, chunks []int64, cost int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, node := range nodes {
+		w, rest := b.wallets[node], cost
+		w.balance -= cost
+		w.least = min(w.least, w.balance)
+		for _, id := range chunks {
+			if c := b.chunks[id]; c != nil && c.node == node {
+				part := min(rest, c.left)
+				c.left -= part
+				w.reserved -= part
+				rest -= part
+			}
+		}
+	}
+}
+
+// closeExpired closes the chunks that nobody renewed.
+func (b *bank) closeExpired() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, c := range b.chunks {
+		if b.now().After(c.expires) {
+			b.wallets[c.node].reserved -= c.left
+			delete(b.chunks, id)
+		}
+	}
+}
+
+func (b *bank) wallet(node string) wallet {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return *b.wallets[node]
+}

@@ -1,0 +1,247 @@
+package billing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+const (
+	// pace is what a chunk is sized for: draws that come faster double it.
+	pace = time.Second
+	// scarceFor is how long a tenant's money counts as scarce after a refusal or
+	// a recall.
+	scarceFor = 5 * time.Second
+	// refusedFor is how long a refusal is believed without asking again: so long
+	// may a top-up go unnoticed.
+	refusedFor = time.Second
+	// awayFor is how long Postgres isn't asked after it didn't answer.
+	awayFor = 500 * time.Millisecond
+)
+
+// patience is how long a hold waits, in all, for what other processes return.
+// They hear of a recall within a few milliseconds.
+func patience() [3]time.Duration {
+	return [...]time.Duration{15 * time.Millisecond, 50 * time.Millisecond, 150 * time.Millisecond}
+}
+
+// claim is a hold on its way: what it has of each pot so far. Nobody else can
+// take that, so that a draw of the rest completes it.
+type claim struct {
+	hold  *Hold
+	nano  int64
+	got   [MaxNodes]int64
+	lacks [MaxNodes]int64 // more than the rest where the pot's holds lost their chunk
+}
+
+// begin takes what is free, and returns the nodes that lack something and the
+// most that one of them lacks.
+func (c *claim) begin(now time.Time) (short []string, most int64) {
+	c.hold.account.mu.Lock()
+	defer c.hold.account.mu.Unlock()
+	for i, p := range c.hold.pots[:c.hold.n] {
+		c.lacks[i] = p.short(c.nano, now)
+		free := p.free(now)
+		c.got[i] = max(0, min(free, c.nano))
+		p.hold(c.got[i], free)
+		if c.lacks[i] > 0 {
+			short, most = append(short, p.node), max(most, c.lacks[i])
+		}
+	}
+	return short, most
+}
+
+// end turns the claim into a part of the hold, or gives back what it has. It
+// holds account.mu.
+func (c *claim) end(complete bool) {
+	if complete {
+		c.hold.nano += c.nano
+		return
+	}
+	for i, p := range c.hold.pots[:c.hold.n] {
+		p.held -= c.got[i]
+	}
+}
+
+// fetch draws for a hold that found too little here, while others wait.
+//
+// The first draw asks for more than the hold, at all wallets at once. Where one
+// of them refuses, money is scarce: each wallet is asked for exactly what is
+// missing there, what others hold idle is recalled, and only then the hold is
+// refused.
+func (f *Funds) fetch(ctx context.Context, h *Hold, nano int64, r *refill) error {
+	// What is drawn is for others too, whether or not this caller stays.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*f.cfg.Timeout)
+	defer cancel()
+	c := &claim{hold: h, nano: nano}
+	err := f.draw(ctx, c)
+	broke, refused := errors.AsType[*Broke](err)
+	if refused {
+		err = f.scrape(ctx, c)
+		broke, refused = errors.AsType[*Broke](err)
+	}
+	a := h.account
+	a.mu.Lock()
+	a.refill = nil
+	if err != nil && !refused {
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+		r.err = err
+	}
+	a.mu.Unlock()
+	close(r.done)
+	switch {
+	case refused:
+		return f.refuse(broke)
+	case err != nil:
+		return f.unavailable(err)
+	default:
+		return nil
+	}
+}
+
+// draw asks all wallets that are short at once.
+func (f *Funds) draw(ctx context.Context, c *claim) error {
+	a := c.hold.account
+	short, least := c.begin(f.now())
+	a.mu.Lock()
+	want := a.want(least, f.cfg.ChunkMax, f.now)
+	a.mu.Unlock()
+	var err error
+	if least > 0 { // else something came back meanwhile
+		err = f.fill(ctx, c, short, least, want)
+	}
+	a.mu.Lock()
+	c.end(err == nil)
+	a.mu.Unlock()
+	return err
+}
+
+// want sizes a draw. It holds mu.
+func (a *account) want(least, most int64, now func() time.Time) int64 {
+	at := now()
+	switch {
+	case a.tight(now):
+		return least
+	case at.Sub(a.drawnAt) < pace:
+		a.size = min(2*max(a.size, least), most)
+	default:
+		a.size = min(max(a.size, least), most)
+	}
+	a.drawnAt = at
+	return max(a.size, min(least+a.waiting, most), least)
+}
+
+// fill adds a draw to the pots, of which the claim has its part at once.
+func (f *Funds) fill(ctx context.Context, c *claim, nodes []string, least, want int64) error {
+	asked := f.now()
+	if asked.UnixNano() < f.away.Load() {
+		return errAway
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
+	defer cancel()
+	got, err := f.till.draw(ctx, c.hold.account.tenant, nodes, least, want)
+	f.metrics.drew(err)
+	if err != nil {
+		if _, refused := errors.AsType[*Broke](err); !refused {
+			f.away.Store(f.now().Add(awayFor).UnixNano())
+		}
+		return err
+	}
+	c.hold.account.mu.Lock()
+	defer c.hold.account.mu.Unlock()
+	now, until := f.now(), asked.Add(f.cfg.ChunkTTL-f.cfg.margin())
+	for _, d := range got {
+		for i, p := range c.hold.pots[:c.hold.n] {
+			if p.node == d.node {
+				p.add(d.chunk, d.nano, until)
+				p.hold(c.nano-c.got[i], p.free(now))
+				c.got[i] = c.nano
+			}
+		}
+	}
+	return nil
+}
+
+var errAway = errors.New("postgres did not answer a moment ago")
+
+// scrape gets a hold together near the floor of a wallet: exactly what is
+// missing at each, and what others return.
+func (f *Funds) scrape(ctx context.Context, c *claim) error {
+	a := c.hold.account
+	f.tighten(a)
+	err := f.drawExactly(ctx, c)
+	if !isBroke(err) {
+		return err
+	}
+	if err := f.till.recall(ctx, a.tenant); err != nil {
+		return err
+	}
+	for _, pause := range patience() {
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+		if err = f.drawExactly(ctx, c); !isBroke(err) {
+			return err
+		}
+	}
+	f.remember(a, err)
+	return err
+}
+
+func isBroke(err error) bool {
+	_, ok := errors.AsType[*Broke](err)
+	return ok
+}
+
+// tighten keeps a tenant's money from lying idle here.
+func (f *Funds) tighten(a *account) {
+	a.mu.Lock()
+	a.scarce = f.now().Add(scarceFor)
+	a.size = 0
+	a.mu.Unlock()
+}
+
+// drawExactly asks the wallets one by one for what is missing there. What was
+// drawn for a hold that another wallet refuses goes back with all that is idle.
+func (f *Funds) drawExactly(ctx context.Context, c *claim) (err error) {
+	short, _ := c.begin(f.now())
+	defer func() {
+		c.hold.account.mu.Lock()
+		defer c.hold.account.mu.Unlock()
+		c.end(err == nil)
+	}()
+	for i, p := range c.hold.pots[:c.hold.n] {
+		if !slices.Contains(short, p.node) {
+			continue
+		}
+		here := c.got[i]
+		err := f.fill(ctx, c, []string{p.node}, c.lacks[i], c.lacks[i])
+		if broke, refused := errors.AsType[*Broke](err); refused {
+			there := max(broke.AvailableNano, 0)
+			return &Broke{Node: p.node, AvailableNano: there + here, there: there}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remember keeps a refusal for those who ask next, and gives up what is idle
+// here: others may have use for it.
+func (f *Funds) remember(a *account, err error) {
+	broke, refused := errors.AsType[*Broke](err)
+	if !refused {
+		return
+	}
+	a.mu.Lock()
+	a.refused = refusal{node: broke.Node, available: broke.there, until: f.now().Add(refusedFor)}
+	a.mu.Unlock()
+	f.returnSoon(a)
+}

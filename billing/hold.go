@@ -1,0 +1,133 @@
+package billing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// MaxNodes is how many wallets one exchange may be paid from: the tenant's,
+// the project's and the key's.
+const MaxNodes = 3
+
+// HoldRequest asks for money to be set aside for one exchange.
+type HoldRequest struct {
+	Tenant string
+	// Nodes are the wallets that the money is asked at, all or none: ids of our
+	// own, the tenant's first, then those of project and key where they have one.
+	Nodes []string
+	Nano  int64 // nano-USD, the most that the exchange can cost until it asks again
+}
+
+// Broke says that a wallet doesn't have the money.
+type Broke struct {
+	Node          string
+	AvailableNano int64 // what a hold could have had there
+
+	there int64 // of it, what isn't in this process
+}
+
+func (b *Broke) Error() string {
+	return fmt.Sprintf("billing: the wallet of %s has no more than %d nano-USD to spend", b.Node, b.AvailableNano)
+}
+
+// ErrNodes says that a hold names no wallet, or more than MaxNodes.
+var ErrNodes = errors.New("billing: a hold names between 1 and 3 wallets")
+
+// Hold is money set aside for one exchange, out of the chunks that this process
+// holds. It ends once, by Settle or Release; what comes after the end does
+// nothing. It is safe for concurrent use.
+type Hold struct {
+	funds   *Funds
+	account *account
+	pots    [MaxNodes]*pot
+	n       int
+	nano    int64 // guarded by account.mu
+	ended   bool
+}
+
+// Nano is how much is set aside.
+func (h *Hold) Nano() int64 {
+	h.account.mu.Lock()
+	defer h.account.mu.Unlock()
+	return h.nano
+}
+
+// Extend sets nano-USD more aside. The errors are those of Funds.Hold; what was
+// held before stays held.
+func (h *Hold) Extend(ctx context.Context, nano int64) error {
+	if nano <= 0 {
+		return nil
+	}
+	return h.funds.take(ctx, h, nano)
+}
+
+// Shrink gives back what is held above nano-USD.
+func (h *Hold) Shrink(nano int64) {
+	h.account.mu.Lock()
+	defer h.account.mu.Unlock()
+	if by := h.nano - max(nano, 0); by > 0 && !h.ended {
+		h.nano -= by
+		h.free(by)
+	}
+}
+
+// Chunks are the chunks that the exchange's receipt is to name: every one of
+// its wallets here, in the order in which they are used up. It is asked just
+// before the receipt is stored.
+func (h *Hold) Chunks() []int64 {
+	h.account.mu.Lock()
+	defer h.account.mu.Unlock()
+	ids := make([]int64, 0, 2*h.n)
+	for _, p := range h.pots[:h.n] {
+		for _, c := range p.chunks {
+			ids = append(ids, c.id)
+		}
+	}
+	return ids
+}
+
+// Settle ends the hold of an exchange whose receipt is stored or spooled with
+// this cost, or may be: where that isn't known, the cost counts as spent.
+func (h *Hold) Settle(costNano int64) {
+	h.account.mu.Lock()
+	defer h.account.mu.Unlock()
+	if h.ended {
+		return
+	}
+	for _, p := range h.pots[:h.n] {
+		p.spend(costNano)
+	}
+	if over := costNano - h.nano; over > 0 {
+		h.funds.metrics.overspent.Add(float64(over) / nanoPerUSD)
+	}
+	h.end()
+}
+
+// Release ends the hold of an exchange that cost nothing.
+func (h *Hold) Release() { h.Settle(0) }
+
+// end holds account.mu.
+func (h *Hold) end() {
+	h.ended = true
+	h.free(h.nano)
+	h.nano = 0
+	for _, p := range h.pots[:h.n] {
+		p.users--
+	}
+	h.account.open--
+	h.funds.open.Add(-1)
+}
+
+// free holds account.mu.
+func (h *Hold) free(nano int64) {
+	for _, p := range h.pots[:h.n] {
+		p.held -= nano
+	}
+	if h.account.tight(h.funds.now) {
+		h.funds.returnSoon(h.account)
+	}
+}
+
+// nanoPerUSD is for metrics, which are in USD.
+const nanoPerUSD = 1e9
