@@ -42,6 +42,11 @@ type Receipt struct {
 	Duration  time.Duration `json:"duration"`
 
 	Outcome string `json:"outcome"` // "completed" or the cause that ended it (gateway.Cause)
+
+	SavedNano int64   `json:"saved_nano,omitempty"` // what the prefix cache saved the caller
+	Mode      Mode    `json:"mode,omitempty"`       // of billing when it was admitted; empty: ModeOff
+	SettledBy string  `json:"settled_by,omitempty"` // empty: ByGateway
+	Chunks    []int64 `json:"chunks,omitempty"`     // that its hold was drawn from; settling needs them, they aren't stored
 }
 
 // ErrReceipt marks a receipt that can't be stored as it is.
@@ -71,7 +76,11 @@ func (r *Receipt) Validate() error {
 	switch {
 	case !r.UsageSource.valid():
 		return fmt.Errorf("%w %s: usage source %q", ErrReceipt, r.RequestID, r.UsageSource)
-	case r.CostNano < 0, r.PriceVersion < 0, r.Attempts < 0, r.QueueTime < 0, r.TTFT < 0, r.Duration < 0:
+	case !r.Mode.valid(), r.SettledBy != "" && r.SettledBy != ByGateway && r.SettledBy != BySweeper:
+		return fmt.Errorf("%w %s: mode %q, settled by %q", ErrReceipt, r.RequestID, r.Mode, r.SettledBy)
+	case len(r.Chunks) > maxChunks:
+		return fmt.Errorf("%w %s: %d chunks", ErrReceipt, r.RequestID, len(r.Chunks))
+	case r.CostNano < 0, r.SavedNano < 0, r.PriceVersion < 0, r.Attempts < 0, r.QueueTime < 0, r.TTFT < 0, r.Duration < 0:
 		return fmt.Errorf("%w %s: a negative number", ErrReceipt, r.RequestID)
 	case r.Attempts > maxAttempts || int64(int32(r.Priority)) != int64(r.Priority): //nolint:gosec // the conversion is the check
 		return fmt.Errorf("%w %s: attempts or priority out of range", ErrReceipt, r.RequestID)
@@ -79,7 +88,10 @@ func (r *Receipt) Validate() error {
 	return nil
 }
 
-const maxAttempts = 1000
+const (
+	maxAttempts = 1000
+	maxChunks   = 64
+)
 
 // tidy makes the one text that the caller wrote storable: what a caller sends
 // must not keep a receipt from being stored.

@@ -13,6 +13,7 @@ type Settled struct {
 	Receipt
 
 	SettledAt time.Time `json:"settled_at"`
+	LedgerTxn int64     `json:"ledger_txn,omitempty"` // that booked it; 0 where nothing was booked
 }
 
 // Filter chooses receipts. Zero members don't restrict.
@@ -51,7 +52,8 @@ func Receipts(ctx context.Context, q Querier, tenant string, f Filter) (Page, er
 			band, priority, tier,
 			input_uncached, input_cached, output, reasoning,
 			usage_source, price_version, cost_nano,
-			started_at, queue_us, ttft_us, duration_us, outcome, settled_at
+			started_at, queue_us, ttft_us, duration_us, outcome, settled_at,
+			saved_nano, mode, settled_by, coalesce(ledger_txn, 0)
 		FROM receipts
 		WHERE tenant_id = $1
 			AND ($2 = '' OR request_id = $2 AND settled_at = (
@@ -93,7 +95,8 @@ func scanSettled(row pgx.CollectableRow) (s Settled, err error) {
 		&s.Band, &s.Priority, &s.Tier,
 		&s.Usage.InputUncached, &s.Usage.InputCached, &s.Usage.Output, &s.Usage.Reasoning,
 		&s.UsageSource, &s.PriceVersion, &s.CostNano,
-		&s.StartedAt, &queue, &ttft, &duration, &s.Outcome, &s.SettledAt)
+		&s.StartedAt, &queue, &ttft, &duration, &s.Outcome, &s.SettledAt,
+		&s.SavedNano, &s.Mode, &s.SettledBy, &s.LedgerTxn)
 	s.QueueTime = time.Duration(queue) * time.Microsecond
 	s.TTFT = time.Duration(ttft) * time.Microsecond
 	s.Duration = time.Duration(duration) * time.Microsecond

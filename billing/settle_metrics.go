@@ -21,6 +21,7 @@ type settleMetrics struct {
 	replayed   prometheus.Counter
 	rejected   prometheus.Counter
 	unreadable prometheus.Counter
+	overspent  prometheus.Counter
 
 	mu       sync.Mutex
 	outcomes map[string]bool
@@ -54,11 +55,12 @@ func newSettleMetrics(reg prometheus.Registerer, s *Settler) *settleMetrics {
 		replayed:   counter("weir_spool_replayed_total", "Spooled receipts that reached Postgres."),
 		rejected:   counter("weir_spool_rejected_total", "Spooled receipts that Postgres refused."),
 		unreadable: counter("weir_spool_unreadable_total", "Spooled receipts that could not be read back."),
+		overspent:  counter("weir_billing_overspent_nano_total", "Nano-USD by which tenants spent more than they had; holds keep it at 0."),
 		outcomes:   make(map[string]bool),
 	}
 	if reg != nil {
 		reg.MustRegister(m.duration, m.batch, m.receipts, m.failures, m.duplicates,
-			m.spooled, m.replayed, m.rejected, m.unreadable,
+			m.spooled, m.replayed, m.rejected, m.unreadable, m.overspent,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "weir_spool_bytes",
 				Help: "Receipts on disk that wait for Postgres.",

@@ -1,6 +1,7 @@
 package billing
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -8,18 +9,20 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// settleSQL takes receiptRows and returns the request ids that were new.
-const settleSQL = `SELECT weir_settle($1)`
+// settleSQL takes receiptRows and returns the request ids that were new, and by
+// how many nano-USD tenants spent more than they had.
+const settleSQL = `SELECT stored, overspent_nano FROM weir_settle_money($1)`
 
-// receiptRows is a batch as weir_settle takes it: an array of weir_receipt.
+// receiptRows is a batch as weir_settle_money takes it: an array of
+// weir_receipt_money.
 type receiptRows = pgtype.FlatArray[receiptRow]
 
-// receiptRow is one weir_receipt.
+// receiptRow is one weir_receipt_money.
 type receiptRow struct{ *Receipt }
 
 // learnRows teaches a new connection the types of the database.
 func learnRows(ctx context.Context, conn *pgx.Conn) error {
-	const row, rows = "weir_receipt", "_weir_receipt"
+	const row, rows = "weir_receipt_money", "_weir_receipt_money"
 	if _, known := conn.TypeMap().TypeForName(rows); known {
 		return nil
 	}
@@ -53,7 +56,7 @@ func rowsOf(batch []*settlement) (rows receiptRows, effects int) {
 // IsNull is part of pgtype.CompositeIndexGetter.
 func (r receiptRow) IsNull() bool { return false }
 
-// Index is the column at i, in the order of weir_receipt.
+// Index is the column at i, in the order of weir_receipt_money.
 func (r receiptRow) Index(i int) any {
 	switch i {
 	case 0:
@@ -106,7 +109,15 @@ func (r receiptRow) Index(i int) any {
 		return r.TTFT.Microseconds()
 	case 24:
 		return r.Duration.Microseconds()
-	default:
+	case 25:
 		return r.Outcome
+	case 26:
+		return r.SavedNano
+	case 27:
+		return string(cmp.Or(r.Mode, ModeOff))
+	case 28:
+		return cmp.Or(r.SettledBy, ByGateway)
+	default:
+		return r.Chunks
 	}
 }

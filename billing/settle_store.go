@@ -104,31 +104,43 @@ func (s *Settler) tryCommit(ctx context.Context, batch []*settlement) error {
 	}
 
 	rows, effects := rowsOf(batch)
-	var stored []string
+	var done settled
 	if effects > 0 {
-		stored, err = commitEffects(ctx, conn.Conn(), batch, rows)
+		done, err = commitEffects(ctx, conn.Conn(), batch, rows)
 	} else {
-		err = conn.QueryRow(ctx, settleSQL, rows).Scan(&stored)
+		err = done.scan(conn.QueryRow(ctx, settleSQL, rows))
 	}
 	if err != nil {
 		return err
 	}
-	s.metrics.duplicates.Add(float64(len(batch) - len(stored)))
+	s.metrics.duplicates.Add(float64(len(batch) - len(done.stored)))
+	if done.overspent > 0 {
+		s.metrics.overspent.Add(float64(done.overspent))
+		s.log.ErrorContext(ctx, "tenants spent more than they had", "overspent_nano", done.overspent)
+	}
 	return nil
 }
 
+// settled is what settleSQL answers.
+type settled struct {
+	stored    []string // request ids that were new
+	overspent int64    // nano-USD
+}
+
+func (s *settled) scan(row pgx.Row) error { return row.Scan(&s.stored, &s.overspent) }
+
 // commitEffects stores receipts and then the effects of those that were new, in
 // one transaction of two round trips.
-func commitEffects(ctx context.Context, conn *pgx.Conn, batch []*settlement, rows receiptRows) (stored []string, err error) {
+func commitEffects(ctx context.Context, conn *pgx.Conn, batch []*settlement, rows receiptRows) (done settled, err error) {
 	var open pgx.Batch
 	open.Queue("BEGIN")
-	open.Queue(settleSQL, rows).QueryRow(func(row pgx.Row) error { return row.Scan(&stored) })
+	open.Queue(settleSQL, rows).QueryRow(done.scan)
 	if err := conn.SendBatch(ctx, &open).Close(); err != nil {
-		return nil, errors.Join(err, rollback(ctx, conn))
+		return settled{}, errors.Join(err, rollback(ctx, conn))
 	}
 
-	fresh := make(map[string]bool, len(stored))
-	for _, id := range stored {
+	fresh := make(map[string]bool, len(done.stored))
+	for _, id := range done.stored {
 		fresh[id] = true
 	}
 	var rest pgx.Batch
@@ -146,9 +158,9 @@ func commitEffects(ctx context.Context, conn *pgx.Conn, batch []*settlement, row
 		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 			err = &effectError{pgErr}
 		}
-		return nil, errors.Join(err, rollback(ctx, conn))
+		return settled{}, errors.Join(err, rollback(ctx, conn))
 	}
-	return stored, nil
+	return done, nil
 }
 
 // rollback leaves a failed transaction, so that a second attempt need not wait

@@ -28,7 +28,7 @@ func testReceipt(id string) Receipt {
 		UsageSource: UpstreamFinal, PriceVersion: 7, CostNano: 12345,
 		StartedAt: time.Date(2026, 11, 29, 12, 0, 0, 123456000, time.UTC),
 		QueueTime: 3 * time.Millisecond, TTFT: 80 * time.Millisecond, Duration: 900 * time.Millisecond,
-		Outcome: "completed",
+		Outcome: "completed", SavedNano: 678, Mode: ModeOff, SettledBy: ByGateway,
 	}
 }
 

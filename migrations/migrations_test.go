@@ -62,8 +62,8 @@ func TestUpAppliesEveryFileInOrderAndThenNothing(t *testing.T) {
 func TestPendingCountsWhatOneDatabaseLacks(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	last := len(names(t))
-	if _, err := db.Owner.Exec(t.Context(), `DELETE FROM weir_migrations WHERE version_id = $1`, last); err != nil {
+	last, _, _ := strings.Cut(names(t)[len(names(t))-1], "_")
+	if _, err := db.Owner.Exec(t.Context(), `DELETE FROM weir_migrations WHERE version_id = $1::text::bigint`, last); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := migrations.Pending(t.Context(), db.AppURL); err != nil || n != 1 {
