@@ -64,7 +64,7 @@ func bugs() []bug {
 		{"a caller's own id could not be asked after", []string{"responses:TestNamesOfResponsesAreOurs"}},
 		{"shared caches told others' prompts", []string{"gateway:TestCacheSaltSeparatesTenantsAndModels", "gateway:TestAProbeTellsACacheThatKeepsSaltsApart"}},
 		{"a stream could not be taken up again", []string{".:TestAnotherReplicaResumesAndCancels"}},
-		{"a run was lost with the caller, or came back from its end", []string{".:TestABackgroundResponseIsQueuedAtOnceAndMade", ".:TestARunSurvivesTheDeathOfItsReplica"}},
+		{"a run was lost with the caller, or came back from its end", []string{".:TestABackgroundResponseIsQueuedAtOnceAndMade", ".:TestARunOutlivesItsReplica"}},
 		{"an item that was never kept was a riddle", []string{"responses:TestAnItemThatIsNotKeptIsNamed", msgs + "sealed reasoning is opened; a foreign seal is dropped, and a shell too"}},
 		{"a developer was dropped without a word", []string{msgs + "systems and developers are one first message", "api/inference:TestADeveloperStaysOneWhereTheModelKnowsThem"}},
 		{"items without a type were refused", []string{"responses:TestItemsComeBackWithWhatClientsRelyOn"}},

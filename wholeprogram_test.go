@@ -46,10 +46,10 @@ prices:
   - {model: org/chat-1, input: "0.10", cached_input: "0.02", output: "0.40"}
 `
 
-func startEngine(t *testing.T) (url string) {
+func startEngine(t *testing.T, flags ...string) (url string) {
 	t.Helper()
 	address := freeAddress(t)
-	startWeir(t, t.TempDir(), nil, "sim", "--listen", address, "--model", "sim-chat,sim-embed")
+	startWeir(t, t.TempDir(), nil, append([]string{"sim", "--listen", address, "--model", "sim-chat,sim-embed"}, flags...)...)
 	waitFor(t, "http://"+address+"/health")
 	return "http://" + address
 }
