@@ -50,22 +50,22 @@ func (m *money) credit(kind string, amount int64, ref string) {
 	m.number(`SELECT lot FROM weir_credit('ten_a', $1, $2, $3)`, kind, amount, ref)
 }
 
-// drawn is a row of weir_draw.
-type drawn struct {
+// drawnRow is a row of weir_draw.
+type drawnRow struct {
 	Node   string
 	Chunk  *int64
 	Amount int64
 }
 
-func draw(ctx context.Context, q Querier, nodes []string, least, want int64, replica string) ([]drawn, error) {
+func draw(ctx context.Context, q Querier, nodes []string, least, want int64, replica string) ([]drawnRow, error) {
 	rows, err := q.Query(ctx, `SELECT node, chunk, amount FROM weir_draw($1, $2, $3, $4, $5, '30s')`, nodes[0], nodes, least, want, replica)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[drawn])
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[drawnRow])
 }
 
-func (m *money) draw(least, want int64, replica string, nodes ...string) []drawn {
+func (m *money) draw(least, want int64, replica string, nodes ...string) []drawnRow {
 	m.t.Helper()
 	got, err := draw(m.t.Context(), m.db.Worker, nodes, least, want, replica)
 	if err != nil {
