@@ -45,6 +45,7 @@ func (s *Server) newResponses(store Responses, sealer *responses.Sealer) *respon
 			if m, ok := s.catalogue().Lookup(model); ok {
 				return responses.Dialect{
 					NativeFiles: m.Files == catalogue.NativeFiles,
+					Native:      m.Upstream == catalogue.ResponsesUpstream,
 					Model:       m.Name, Developer: m.Template.DeveloperRole,
 					Systems: m.Template.SystemMessages == catalogue.SystemAnywhere,
 				}

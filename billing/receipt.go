@@ -20,7 +20,7 @@ type Receipt struct {
 	Project         string `json:"project"`
 	Key             string `json:"key"`
 
-	Operation string `json:"operation"` // chat, completions, embeddings
+	Operation string `json:"operation"` // chat, completions, embeddings, responses
 	Model     string `json:"model"`     // public name
 	Pool      string `json:"pool"`
 	Endpoint  string `json:"endpoint"` // last endpoint tried; empty when none

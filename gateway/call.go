@@ -20,6 +20,10 @@ const (
 	Chat        Operation = "chat"
 	Completions Operation = "completions"
 	Embeddings  Operation = "embeddings"
+	// Responses is a chat at an engine's own /v1/responses, always streamed. Its
+	// events come to the sink as the engine's, without those before the first
+	// item, and end with the [DONE] of all streams.
+	Responses Operation = "responses"
 )
 
 // Path is the operation's path at an engine.
@@ -29,9 +33,19 @@ func (o Operation) Path() string {
 		return "/v1/completions"
 	case Embeddings:
 		return "/v1/embeddings"
+	case Responses:
+		return "/v1/responses"
 	default:
 		return "/v1/chat/completions"
 	}
+}
+
+// sold is what the catalogue calls the operation.
+func (o Operation) sold() string {
+	if o == Responses {
+		return string(Chat)
+	}
+	return string(o)
 }
 
 // Call is one inference request as the API understood it. Everything in it was

@@ -91,6 +91,8 @@ func engineBody(c *Call, m *catalogue.Model, p *catalogue.Pool, salt string) []b
 	}
 	switch {
 	case !c.Stream:
+	case c.Operation == Responses: // whose streams end with the usage anyway
+		b = append(b, `,"stream":true`...)
 	case plain:
 		b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)
 	default:

@@ -132,9 +132,12 @@ func forCaller(e *Error, m *catalogue.Model, op Operation) {
 		}
 		e.Message = clean(e.Message)
 	}
+	if op == Responses && strings.HasPrefix(e.Param, "input") {
+		e.Param = "input" // where in the whole context says nothing to who sent a part of it
+	}
 	if e.Cause == ContextTooLong {
 		switch op {
-		case Embeddings:
+		case Embeddings, Responses:
 			e.Param = "input"
 		case Completions:
 			e.Param = "prompt"

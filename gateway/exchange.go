@@ -101,7 +101,7 @@ func (x *exchange) resolve() *Error {
 		return &Error{Cause: ModelNotFound, Param: "model", Message: unknownModel(x.call.Model), Err: errNotAllowed}
 	case !m.Sold(x.call.ReceivedAt):
 		return &Error{Cause: ModelNotFound, Param: "model", Message: fmt.Sprintf("The model %q was shut down on %s.", m.Name, m.ShutdownDate.UTC().Format(time.DateOnly))}
-	case !slices.Contains(m.Operations, string(x.call.Operation)):
+	case !slices.Contains(m.Operations, x.call.Operation.sold()):
 		return &Error{Cause: WrongOperation, Param: "model"}
 	}
 	x.model, x.times = m, limits(m.Timeouts)

@@ -27,7 +27,7 @@ var (
 // stored.
 func (x *exchange) relay(ctx context.Context, w *watch, d *delivery, body io.Reader) *Error {
 	s := &splitter{limit: x.g.cfg.MaxEvent}
-	r := x.rewriter()
+	r := x.wire()
 	for {
 		readErr := s.fill(body)
 		w.rest()
@@ -46,7 +46,11 @@ func (x *exchange) relay(ctx context.Context, w *watch, d *delivery, body io.Rea
 			return x.inStream(failure)
 		}
 		x.forget(d)
-		w.wait(IdleLimit, x.times.Idle)
+		if r.preparing() {
+			w.wait(FirstByteLimit, x.times.FirstByte)
+		} else {
+			w.wait(IdleLimit, x.times.Idle)
+		}
 	}
 }
 
@@ -62,7 +66,7 @@ func (x *exchange) forget(d *delivery) {
 	}
 }
 
-// rewriter makes the one of this answer.
+// rewriter makes the one of a chat's, a completion's or an embedding's answer.
 func (x *exchange) rewriter() *rewriter {
 	tier := ""
 	if x.call.Tier != "" {
@@ -74,7 +78,7 @@ func (x *exchange) rewriter() *rewriter {
 }
 
 // burst passes on all whole events that have been read.
-func (x *exchange) burst(ctx context.Context, s *splitter, r *rewriter) (done bool, failure *Error) {
+func (x *exchange) burst(ctx context.Context, s *splitter, r wire) (done bool, failure *Error) {
 	buf, _ := x.g.buffers.Get().(*[]byte)
 	out := (*buf)[:0]
 	for !done && failure == nil {
@@ -82,11 +86,7 @@ func (x *exchange) burst(ctx context.Context, s *splitter, r *rewriter) (done bo
 		if !ok {
 			break
 		}
-		if done = string(ev.data) == doneMarker; done {
-			out = r.closing(out)
-			break
-		}
-		out, failure = x.event(r, out, ev)
+		out, done, failure = x.event(r, out, ev)
 	}
 	x.made += len(out)
 	if len(out) > 0 {
@@ -102,21 +102,23 @@ func (x *exchange) burst(ctx context.Context, s *splitter, r *rewriter) (done bo
 }
 
 // event appends what the caller shall see of one event.
-func (x *exchange) event(r *rewriter, out []byte, ev event) ([]byte, *Error) {
+func (x *exchange) event(r wire, out []byte, ev event) (shown []byte, done bool, failure *Error) {
 	if ev.failed {
-		return out, eventError(ev.data)
+		return out, false, eventError(ev.data)
 	}
-	out, failure := r.chunk(out, ev.data)
+	out, done, failure = r.event(out, ev.data)
 	if failure != nil {
-		return out, failure
+		return out, false, failure
 	}
-	if r.output {
+	if r.began() {
 		x.firstOutput()
 	}
-	x.lease.Observe(scheduler.Progress{
-		Kind: scheduler.EventReceived, OutputTokens: int(x.meter.output), Event: ev.data,
-	})
-	return out, nil
+	if string(ev.data) != doneMarker {
+		x.lease.Observe(scheduler.Progress{
+			Kind: scheduler.EventReceived, OutputTokens: int(x.meter.output), Event: ev.data,
+		})
+	}
+	return out, done, nil
 }
 
 // firstOutput notes when the first piece of the answer came.
@@ -138,7 +140,7 @@ func (x *exchange) piece() {
 
 // broken says what the end of a stream means that came before its marker. A
 // marker without the blank line after it still counts.
-func (x *exchange) broken(ctx context.Context, s *splitter, r *rewriter, err error) (done bool, failure *Error) {
+func (x *exchange) broken(ctx context.Context, s *splitter, r wire, err error) (done bool, failure *Error) {
 	switch {
 	case ctx.Err() != nil:
 		return false, ended(ctx)
@@ -147,11 +149,13 @@ func (x *exchange) broken(ctx context.Context, s *splitter, r *rewriter, err err
 	case !errors.Is(err, io.EOF):
 		return false, &Error{Cause: UpstreamReset, Err: err}
 	}
-	if ev, ok := s.last(); ok && string(ev.data) == doneMarker {
-		if out := r.closing(nil); len(out) > 0 {
-			_ = x.out.send(ctx, out) // the engine has done its part; who left then pays for it
+	if ev, ok := s.last(); ok && !ev.failed {
+		if out, end, _ := r.event(nil, ev.data); end {
+			if len(out) > 0 {
+				_ = x.out.send(ctx, out) // the engine has done its part; who left then pays for it
+			}
+			return true, nil
 		}
-		return true, nil
 	}
 	return false, &Error{Cause: UpstreamInvalid, Err: errNoDone}
 }

@@ -57,6 +57,10 @@ func readUsage(raw []byte) (billing.Usage, bool) {
 	}
 	r := gjson.GetManyBytes(raw, "prompt_tokens", "completion_tokens", "prompt_tokens_details.cached_tokens",
 		"completion_tokens_details.reasoning_tokens", "reasoning_tokens")
+	if !r[0].Exists() { // the Responses API's names
+		r = gjson.GetManyBytes(raw, "input_tokens", "output_tokens", "input_tokens_details.cached_tokens",
+			"output_tokens_details.reasoning_tokens", "reasoning_tokens")
+	}
 	t := billing.Totals{Prompt: count(r[0]), Completion: count(r[1]), Cached: count(r[2]), Reasoning: count(r[3])}
 	if t.Reasoning == nil {
 		t.Reasoning = count(r[4])

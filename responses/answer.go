@@ -9,7 +9,7 @@ import (
 	"weir/gateway"
 )
 
-// answer stands between an exchange and the caller: chunks of a chat answer go
+// answer stands between an exchange and the caller: what the engine says goes
 // in, and events of a response come out, or at the end one object.
 type answer struct {
 	run  *Run
@@ -43,12 +43,20 @@ func (a *answer) Send(ctx context.Context, p []byte) error {
 		case string(data) == "[DONE]":
 			s.complete()
 		default:
-			if err := s.chunk(data); err != nil {
+			if err := a.run.read(data); err != nil {
 				return err
 			}
 		}
 	}
 	return a.flush(ctx)
+}
+
+// read takes what an engine says, in the format in which it was asked.
+func (r *Run) read(data []byte) error {
+	if r.call.Operation == gateway.Responses {
+		return r.stream.native(data)
+	}
+	return r.stream.chunk(data)
 }
 
 func (a *answer) flush(ctx context.Context) error {

@@ -31,6 +31,7 @@ func (s *Service) Compact(ctx context.Context, from Caller, c *Create) (*Run, er
 	if err != nil {
 		return nil, err
 	}
+	r.aim()
 	c.Input = c.Input[:len(c.Input)-1]
 	r.stream.render = r.compaction
 	return r, nil

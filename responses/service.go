@@ -62,6 +62,7 @@ type Run struct {
 	history *History
 	call    gateway.Call
 	model   string // its public name
+	native  bool   // the engine is asked at its own /v1/responses
 	id      string
 	created time.Time
 
@@ -97,6 +98,7 @@ func (s *Service) prepare(ctx context.Context, from Caller, c *Create, id string
 	if err != nil {
 		return nil, err
 	}
+	r.aim()
 	if c.Store {
 		r.call.Effect = r.effect
 	}
@@ -104,6 +106,14 @@ func (s *Service) prepare(ctx context.Context, from Caller, c *Create, id string
 		r.call.Tier = tenants.TierBackground
 	}
 	return r, nil
+}
+
+// aim makes the call one to the engines' own /v1/responses, where the model has
+// them. Their tokenizers are asked about a Chat request all the same.
+func (r *Run) aim() {
+	if r.native {
+		asNative(&r.call)
+	}
 }
 
 // begin makes a run that keeps nothing.
@@ -135,7 +145,7 @@ func (s *Service) begin(ctx context.Context, from Caller, c *Create, id string, 
 	if call.Session == "" {
 		call.Session, call.Turn = r.id, 1
 	}
-	r.call = call
+	r.call, r.native = call, dialect.Native
 	r.model = cmp.Or(dialect.Model, c.Model)
 	r.stream = r.newStream(r.model)
 	return r, nil

@@ -7,8 +7,8 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// stream is the one state machine from the chunks of a chat answer to the
-// events of a response. It only appends to out, which its owner sends and
+// stream is the one state machine from what an engine says, in chunks of a chat
+// answer or in events of its own, to the events of a response. It only appends to out, which its owner sends and
 // empties: whole events, in order, each with the next sequence number.
 //
 // The order that clients rely on: created and in_progress; then for each item
@@ -30,6 +30,8 @@ type stream struct {
 	text  *item         // the open message or reasoning item
 	calls map[int]*item // open calls by the engine's index
 	held  string        // white space that may turn out to stand between two items
+
+	engine nativeItems // of an engine's own stream of events
 
 	state   state
 	finish  string // the engine's reason

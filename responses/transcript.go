@@ -13,6 +13,9 @@ type Dialect struct {
 	Developer bool   // the template knows developers; else their text is a system's
 	Systems   bool   // systems may stand anywhere; else all are merged into the first message: most templates refuse or drop a later one
 	AllTurns  bool   // reasoning of earlier turns is shown to the model; else that of the present tool loop alone
+	// Native says that the model's engines are asked at a /v1/responses of their
+	// own.
+	Native bool
 	// NativeFiles says that the model takes files as they are; else it is given
 	// their text.
 	NativeFiles bool

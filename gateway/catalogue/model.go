@@ -28,6 +28,7 @@ type Model struct {
 	Efforts      []string   `yaml:"reasoning_efforts,omitempty"` // that it knows; empty: none, low, medium, high
 	Modalities   []string   `yaml:"modalities,omitempty"`        // that it takes: text, image, audio, video; empty: not known, its engine decides
 	Files        string     `yaml:"files,omitempty"`             // text, native; empty: text
+	Upstream     string     `yaml:"upstream,omitempty"`          // how responses are asked for: chat, responses; empty: chat
 	ShutdownDate *time.Time `yaml:"shutdown_date,omitempty"`
 }
 

@@ -136,6 +136,7 @@ func (m Model) validate(c *complaints, pools map[string]bool) {
 	m.validateRoutes(c)
 	m.validateTemplate(c)
 	m.validateMedia(c)
+	m.validateUpstream(c)
 	if min(m.Context, m.MaxOutput) < 0 {
 		c.add("model %s: context_length and max_output_tokens can't be negative", m.Name)
 	}
