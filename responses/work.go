@@ -275,8 +275,10 @@ func (w *work) again(e *gateway.Error) bool {
 		return s.finish == ""
 	case gateway.RateLimited, gateway.TooManyAtOnce, gateway.LimitsUnknown,
 		gateway.FlowFull, gateway.BandFull, gateway.PoolFull, gateway.Shed, gateway.QueueTimeout,
-		gateway.NoEndpoint, gateway.ShuttingDown, gateway.ConnectFailed, gateway.UpstreamBusy, gateway.Evicted:
+		gateway.NoEndpoint, gateway.ShuttingDown, gateway.ConnectFailed, gateway.UpstreamBusy:
 		return s.state.status == "" && time.Since(w.claimed.CreatedAt) < maxWait
+	case gateway.Evicted: // it gave way, and nobody need know what was made until then
+		return (s.state.status == "" || !w.answer.live) && time.Since(w.claimed.CreatedAt) < maxWait
 	default:
 		return false
 	}
