@@ -2,6 +2,9 @@ package gateway
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"strings"
 
 	"weir/billing"
 	"weir/gateway/admission"
@@ -13,17 +16,16 @@ import (
 // the rest becomes a debt.
 const assumedOutput = 1024
 
-// admit asks at the nodes that have limits: the tenant and the key. A key
-// without a limit of its own has the plan's for keys.
+// admit asks at the nodes that have limits: the tenant, its use of the model,
+// the project and the key, all or none.
 func (x *exchange) admit(ctx context.Context) *Error {
 	p := x.call.Principal
-	nodes := make([]admission.Node, 0, 2)
-	nodes = appendNode(nodes, string(p.Tenant), p.Plan.Limits)
-	nodes = appendNode(nodes, string(p.Key), p.Limits.Or(p.Plan.KeyLimits))
-	if len(nodes) == 0 {
+	x.asked = admission.Request{ID: x.call.ID, Tenant: string(p.Tenant), Nodes: nodesOf(p, x.model.Name)}
+	if len(x.asked.Nodes) == 0 {
 		return nil
 	}
-	x.asked = admission.Request{ID: x.call.ID, Tenant: string(p.Tenant), Nodes: nodes, Estimate: x.estimated()}
+	x.asked.Estimate = x.estimated()
+	x.rise()
 	v, err := x.g.deps.Limits.Admit(ctx, &x.asked)
 	x.limit = LimitState{
 		Requests: v.Requests.Limit, RemainingRequests: v.Requests.Left, ResetRequests: v.Requests.Reset,
@@ -46,15 +48,51 @@ func (x *exchange) admit(ctx context.Context) *Error {
 	}
 }
 
+// nodesOf are the nodes with limits at which a request is counted. A key or a
+// project without limits of its own has the plan's for them.
+func nodesOf(p *tenants.Principal, model string) []admission.Node {
+	nodes := make([]admission.Node, 0, 4)
+	nodes = appendNode(nodes, string(p.Tenant), p.Plan.Limits)
+	if l := p.ModelLimit(model); l != (tenants.Limits{}) {
+		nodes = appendNode(nodes, modelNode(p.Tenant, model), l)
+	}
+	nodes = appendNode(nodes, string(p.Project), p.ProjectLimits.Or(p.Plan.ProjectLimits))
+	return appendNode(nodes, string(p.Key), p.Limits.Or(p.Plan.KeyLimits))
+}
+
 func appendNode(nodes []admission.Node, id string, l tenants.Limits) []admission.Node {
-	n := admission.Node{ID: id, Concurrency: l.Concurrency, PerMinute: admission.Counts{
-		Requests: l.RequestsPerMinute, Tokens: l.TokensPerMinute,
-		Uncached: l.UncachedTokensPerMinute, Generated: l.OutputTokensPerMinute,
-	}}
-	if id == "" || n.Concurrency == 0 && n.PerMinute == (admission.Counts{}) {
+	if id == "" || l == (tenants.Limits{}) {
 		return nodes
 	}
-	return append(nodes, n)
+	return append(nodes, admission.Node{ID: id, Concurrency: l.Concurrency, PerMinute: admission.Counts{
+		Requests: l.RequestsPerMinute, Tokens: l.TokensPerMinute,
+		Uncached: l.UncachedTokensPerMinute, Generated: l.OutputTokensPerMinute,
+	}})
+}
+
+// modelNode is the id of a tenant's use of a model. A model's name may be long
+// and have any characters: it is hashed.
+func modelNode(t tenants.ID, model string) string {
+	sum := sha256.Sum256([]byte(model))
+	return string(t) + "/mdl_" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16]))
+}
+
+// rise raises the limits by the plan's burst while the pool has room for it.
+func (x *exchange) rise() {
+	burst := x.call.Principal.Plan.Burst
+	if burst <= 1 {
+		return
+	}
+	pool, ok := x.queue.(pressured)
+	if !ok {
+		return // a scheduler elsewhere doesn't tell: what is guaranteed holds
+	}
+	if full, _ := pool.Pressure(x.priority); full >= x.g.cfg.BurstBelow {
+		return
+	}
+	for i := range x.asked.Nodes {
+		x.asked.Nodes[i].Rise = int(burst * 100)
+	}
 }
 
 // estimated is what the request is charged until it is known: the whole prompt,

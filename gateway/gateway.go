@@ -59,6 +59,10 @@ type Config struct {
 	ProbeTimeout  time.Duration // for asking after an endpoint that reset (2 s)
 	SuspectFor    time.Duration // how long a request is refused that took an endpoint down (60 s)
 
+	// BurstBelow is how full a pool may be while a plan's burst raises limits,
+	// 1 being full (0.5).
+	BurstBelow float64
+
 	// FairnessIDs is how many of them metrics may show (1,000); a negative
 	// number shows none.
 	FairnessIDs int
@@ -74,6 +78,7 @@ func (c Config) withDefaults() Config {
 	c.SettleTimeout = cmp.Or(c.SettleTimeout, 10*time.Second)
 	c.ProbeTimeout = cmp.Or(c.ProbeTimeout, 2*time.Second)
 	c.SuspectFor = cmp.Or(c.SuspectFor, time.Minute)
+	c.BurstBelow = cmp.Or(c.BurstBelow, 0.5)
 	c.FairnessIDs = cmp.Or(c.FairnessIDs, 1000)
 	return c
 }

@@ -226,6 +226,8 @@ func newPools(urls []string) *pools {
 
 func (p *pools) close() { p.queue.Close() }
 
+func (p *pools) Pressure(band int) (float64, time.Duration) { return p.queue.Pressure(band) }
+
 func (p *pools) Scheduler(name string) (scheduler.Scheduler, bool) {
 	if p.mute {
 		return struct{ scheduler.Scheduler }{p}, name == poolName

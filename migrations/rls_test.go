@@ -75,6 +75,9 @@ func samples() []sample {
 			INSERT INTO usage_hours (tenant_id, hour, project_id, key_id, model, tier,
 				requests, input_uncached, input_cached, output, reasoning, cost_nano, saved_nano)
 			VALUES ($1, now(), '', '', $2, '', 0, 0, 0, 0, 0, 0, 0)`},
+		{"kept_answers", `
+			INSERT INTO kept_answers (tenant_id, key_hash, print, request_id, replica, state, expires_at)
+			VALUES ($1, sha256(convert_to($1 || $2, 'UTF8')), sha256(''), 'req_1', 'rep_1', 'running', now())`},
 		{"receipt_ids", `
 			INSERT INTO receipt_ids (tenant_id, request_id, settled_at)
 			VALUES ($1, 'req_' || $1 || $2, now())`},

@@ -35,7 +35,8 @@ func TestPrincipalHasWhatIsStored(t *testing.T) {
 			"a plain key has its plan's key limits and its tenant's fairness id", "standard", h.spec(),
 			tenants.Principal{
 				Project: h.project.ID, Kind: tenants.ProjectKey, Plan: &standard, FairnessID: h.tenant.FairnessID,
-				Limits: tenants.Limits{RequestsPerMinute: 60, Concurrency: 5},
+				Limits:        tenants.Limits{RequestsPerMinute: 60, Concurrency: 5},
+				ProjectLimits: standard.ProjectLimits,
 			},
 		},
 		{
@@ -46,8 +47,9 @@ func TestPrincipalHasWhatIsStored(t *testing.T) {
 			},
 			tenants.Principal{
 				Project: h.project.ID, Kind: tenants.ServiceKey, Plan: &standard, FairnessID: h.tenant.FairnessID,
-				Limits: tenants.Limits{RequestsPerMinute: 7, TokensPerMinute: 8, Concurrency: 5},
-				Scopes: []string{tenants.ScopeChat}, Models: []string{"m"}, ExpiresAt: expires,
+				Limits:        tenants.Limits{RequestsPerMinute: 7, TokensPerMinute: 8, Concurrency: 5},
+				ProjectLimits: standard.ProjectLimits,
+				Scopes:        []string{tenants.ScopeChat}, Models: []string{"m"}, ExpiresAt: expires,
 			},
 		},
 		{

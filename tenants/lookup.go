@@ -66,7 +66,13 @@ func (k *Keys) find(ctx context.Context, secret string) (*found, error) {
 }
 
 const foundColumns = `tenant_id, project_id, key_id, kind, hash, pepper_version, scopes, models, cidrs, limits, expires_at,
-		       revoked, suspended, tenant_fairness_id, project_fairness_id, plan`
+		       revoked, suspended, tenant_fairness_id, project_fairness_id, plan, weir_account_limits(tenant_id, project_id)`
+
+// accountLimits are those of a key's owner that are not its plan's.
+type accountLimits struct {
+	Project Limits            `json:"project"`
+	Models  map[string]Limits `json:"models"`
+}
 
 // scanFound reads a row of the foundColumns.
 func scanFound(row pgx.Row) (f *found, hash []byte, version int, err error) {
@@ -75,16 +81,24 @@ func scanFound(row pgx.Row) (f *found, hash []byte, version int, err error) {
 		plan            Plan
 		tenantFairness  string
 		projectFairness zeronull.Text
+		account         accountLimits
 	)
 	f = &found{}
 	err = row.Scan(
 		&p.Tenant, (*zeronull.Text)(&p.Project), &p.Key, &p.Kind, &hash, &version, &p.Scopes, &p.Models, &f.cidrs,
-		&p.Limits, (*zeronull.Timestamptz)(&p.ExpiresAt), &f.revoked, &f.suspended, &tenantFairness, &projectFairness, &plan)
+		&p.Limits, (*zeronull.Timestamptz)(&p.ExpiresAt), &f.revoked, &f.suspended, &tenantFairness, &projectFairness, &plan, &account)
 	if err != nil {
 		return nil, nil, 0, err
 	}
 	p.Plan = &plan
 	p.Limits = p.Limits.Or(plan.KeyLimits)
+	p.ProjectLimits = account.Project.Or(plan.ProjectLimits)
+	if len(account.Models) > 0 {
+		p.ModelLimits = account.Models
+	}
+	if len(plan.ModelLimits) == 0 {
+		plan.ModelLimits = nil
+	}
 	p.FairnessID = tenantFairness
 	if plan.Fairness == FairnessProject && projectFairness != "" {
 		p.FairnessID = string(projectFairness)

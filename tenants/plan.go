@@ -38,6 +38,9 @@ const (
 	maxReserved   = 1_000_000_000 // tokens
 	maxTTFTMillis = 3_600_000     // an hour
 	maxRegions    = 100
+	maxBurst      = 100
+
+	maxModelLimits = 100 // models, of a plan or a tenant
 )
 
 // How a pool keeps tenants apart: proven to, or by serving only one. A pool
@@ -90,6 +93,20 @@ func (p Plan) Validate() error {
 	}
 	if err := p.KeyLimits.validate(); err != nil {
 		complain("key_limits: %w", err)
+	}
+	if err := p.ProjectLimits.validate(); err != nil {
+		complain("project_limits: %w", err)
+	}
+	if len(p.ModelLimits) > maxModelLimits {
+		complain("model_limits: of at most %d models", maxModelLimits)
+	}
+	for _, model := range slices.Sorted(maps.Keys(p.ModelLimits)) {
+		if err := p.ModelLimits[model].validate(); err != nil {
+			complain("model_limits: %s: %w", model, err)
+		}
+	}
+	if p.Burst != 0 && !(p.Burst >= 1 && p.Burst <= maxBurst) {
+		complain("burst: %v, want 1 to %d, or 0 for none", p.Burst, maxBurst)
 	}
 	if p.RetentionDays < 0 {
 		complain("retention_days: %d, want 0 or more", p.RetentionDays)
@@ -144,7 +161,8 @@ type Querier interface {
 // LoadPlans returns all plans by name.
 func LoadPlans(ctx context.Context, q Querier) (map[string]Plan, error) {
 	rows, err := q.Query(ctx, `
-		SELECT name, bands, weight, fairness, limits, key_limits, retention_days, reserved_tokens, ttft_ms, regions, isolation
+		SELECT name, bands, weight, fairness, limits, key_limits, project_limits, model_limits, burst,
+		       retention_days, reserved_tokens, ttft_ms, regions, isolation
 		  FROM plans`)
 	if err != nil {
 		return nil, fmt.Errorf("load plans: %w", err)
@@ -152,8 +170,12 @@ func LoadPlans(ctx context.Context, q Querier) (map[string]Plan, error) {
 	plans := make(map[string]Plan)
 	var p Plan
 	_, err = pgx.ForEachRow(rows,
-		[]any{&p.Name, &p.Bands, &p.Weight, &p.Fairness, &p.Limits, &p.KeyLimits, &p.RetentionDays, &p.ReservedTokens, &p.TTFTMillis, &p.Regions, &p.Isolation},
+		[]any{&p.Name, &p.Bands, &p.Weight, &p.Fairness, &p.Limits, &p.KeyLimits, &p.ProjectLimits, &p.ModelLimits, &p.Burst,
+			&p.RetentionDays, &p.ReservedTokens, &p.TTFTMillis, &p.Regions, &p.Isolation},
 		func() error {
+			if len(p.ModelLimits) == 0 {
+				p.ModelLimits = nil
+			}
 			if len(p.Regions) == 0 {
 				p.Regions = nil
 			}
@@ -178,18 +200,22 @@ func PutPlans(ctx context.Context, tx pgx.Tx, plans map[string]Plan) error {
 		if err := p.Validate(); err != nil {
 			return fmt.Errorf("plan %q: %w", name, err)
 		}
+		if p.ModelLimits == nil {
+			p.ModelLimits = map[string]Limits{}
+		}
 		_, err := tx.Exec(ctx, `
 			INSERT INTO plans (name, bands, weight, fairness, limits, key_limits, retention_days,
-			                   reserved_tokens, ttft_ms, regions, isolation)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+			                   reserved_tokens, ttft_ms, regions, isolation, project_limits, model_limits, burst)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 			ON CONFLICT (name) DO UPDATE
 			   SET bands = excluded.bands, weight = excluded.weight, fairness = excluded.fairness,
 			       limits = excluded.limits, key_limits = excluded.key_limits, retention_days = excluded.retention_days,
 			       reserved_tokens = excluded.reserved_tokens, ttft_ms = excluded.ttft_ms,
-			       regions = excluded.regions, isolation = excluded.isolation
+			       regions = excluded.regions, isolation = excluded.isolation,
+			       project_limits = excluded.project_limits, model_limits = excluded.model_limits, burst = excluded.burst
 			 WHERE plans.* IS DISTINCT FROM excluded.*`,
 			p.Name, p.Bands, p.Weight, p.Fairness, p.Limits, p.KeyLimits, p.RetentionDays,
-			p.ReservedTokens, p.TTFTMillis, regions(p.Regions), p.Isolation)
+			p.ReservedTokens, p.TTFTMillis, regions(p.Regions), p.Isolation, p.ProjectLimits, p.ModelLimits, p.Burst)
 		if err != nil {
 			return fmt.Errorf("store plan %q: %w", name, err)
 		}

@@ -59,7 +59,13 @@ type Plan struct {
 	Fairness      string          `yaml:"fairness" json:"fairness"`             // "tenant" or "project": whose fairness ID a request carries
 	Limits        Limits          `yaml:"limits" json:"limits"`                 // of the whole tenant
 	KeyLimits     Limits          `yaml:"key_limits" json:"key_limits"`         // of each key that has none of its own
+	ProjectLimits Limits          `yaml:"project_limits" json:"project_limits"` // of each project that has none of its own
 	RetentionDays int             `yaml:"retention_days" json:"retention_days"` // of stored responses; 0 stores nothing (in a catalogue, 30 where it is left out)
+	// ModelLimits are of the whole tenant's use of a model, by its public name.
+	ModelLimits map[string]Limits `yaml:"model_limits" json:"model_limits"`
+	// Burst is how often limits may be exceeded while the pool has room: 2 doubles
+	// them; 0 and 1 never.
+	Burst float64 `yaml:"burst" json:"burst"`
 	// Regions are where requests may be served; none is everywhere.
 	Regions []string `yaml:"regions" json:"regions"`
 	// Isolation is what a pool must at least have: nothing, verified or
@@ -81,16 +87,26 @@ type Principal struct {
 	Key        KeyID
 	Kind       Kind
 	Plan       *Plan
-	FairnessID string   // of the tenant, or of the project where the plan says so
-	Limits     Limits   // of the key
-	Scopes     []string // what the key may do, such as "inference:chat"; empty means all that its kind allows
-	Models     []string // public model names that the key may use; empty means all
-	ExpiresAt  time.Time
+	FairnessID string // of the tenant, or of the project where the plan says so
+	Limits     Limits // of the key
+	// ProjectLimits are the project's, and ModelLimits those that the tenant has
+	// of its own, in place of the plan's.
+	ProjectLimits Limits
+	ModelLimits   map[string]Limits
+	Scopes        []string // what the key may do, such as "inference:chat"; empty means all that its kind allows
+	Models        []string // public model names that the key may use; empty means all
+	ExpiresAt     time.Time
 }
 
 // MayUse reports whether the key's allow-list has the model.
 func (p *Principal) MayUse(model string) bool {
 	return len(p.Models) == 0 || slices.Contains(p.Models, model)
+}
+
+// ModelLimit is what the tenant's use of a model is limited to, beside all else.
+func (p *Principal) ModelLimit(model string) Limits {
+	own, plans := p.ModelLimits[model], p.Plan.ModelLimits[model]
+	return own.Or(plans)
 }
 
 // Band returns the band for the tier that was asked for, and the tier that is

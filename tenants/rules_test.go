@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"errors"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -203,6 +204,11 @@ func TestPlanValidate(t *testing.T) {
 		{"promises are bounded", func(p *Plan) { p.ReservedTokens, p.TTFTMillis = -1, 3_600_001 }, []string{"reserved_tokens: -1", "ttft_ms: 3600001"}},
 		{"several at once", func(p *Plan) { p.Weight, p.Fairness, p.RetentionDays = 0, "user", -1 }, []string{"weight: 0", `fairness: "user"`, "retention_days: -1"}},
 		{"negative limits", func(p *Plan) { p.Limits.Concurrency, p.KeyLimits.TokensPerMinute = -1, -1 }, []string{"limits: a limit", "key_limits: a limit"}},
+		{"limits of projects and models are checked", func(p *Plan) {
+			p.ProjectLimits.Concurrency, p.ModelLimits = -1, map[string]Limits{"a": {RequestsPerMinute: 1}, "b": {Concurrency: -1}}
+		}, []string{"project_limits: a limit", "model_limits: b: a limit"}},
+		{"a burst below the limits", func(p *Plan) { p.Burst = 0.5 }, []string{"burst: 0.5"}},
+		{"a burst that is no number", func(p *Plan) { p.Burst = math.NaN() }, []string{"burst: NaN"}},
 		{"no name", func(p *Plan) { p.Name = "" }, []string{"name: want"}},
 	}
 	for _, tt := range tests {

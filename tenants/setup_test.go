@@ -38,8 +38,10 @@ func standardPlans() map[string]tenants.Plan {
 		"standard": {
 			Bands:  map[tenants.Tier]string{tenants.TierDefault: "standard", tenants.TierFlex: "low"},
 			Weight: 2, Fairness: tenants.FairnessTenant, RetentionDays: 30, ReservedTokens: 4000, TTFTMillis: 500,
-			Limits:    tenants.Limits{RequestsPerMinute: 600, Concurrency: 50},
-			KeyLimits: tenants.Limits{RequestsPerMinute: 60, Concurrency: 5},
+			Limits:        tenants.Limits{RequestsPerMinute: 600, Concurrency: 50},
+			KeyLimits:     tenants.Limits{RequestsPerMinute: 60, Concurrency: 5},
+			ProjectLimits: tenants.Limits{RequestsPerMinute: 300}, Burst: 1.5,
+			ModelLimits: map[string]tenants.Limits{"org/big": {RequestsPerMinute: 20, Concurrency: 2}},
 		},
 		"shared": {
 			Bands:  map[tenants.Tier]string{tenants.TierDefault: "standard"},

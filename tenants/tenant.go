@@ -27,6 +27,7 @@ type Project struct {
 	Name       string
 	FairnessID string
 	CreatedAt  time.Time
+	Limits     Limits // its own; those that are zero are the plan's
 }
 
 // CreateTenant creates a tenant and its project "default". A bad name or a plan
@@ -172,7 +173,7 @@ func (s *Store) ListProjects(ctx context.Context, tenant ID) ([]Project, error) 
 	var list []Project
 	err := s.InTenant(ctx, tenant, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			SELECT tenant_id, id, name, fairness_id, created_at
+			SELECT tenant_id, id, name, fairness_id, created_at, limits
 			  FROM projects
 			 WHERE tenant_id = $1
 			 ORDER BY created_at, id`, tenant)
