@@ -69,6 +69,11 @@ func (e *Engine) chat(c *call) error {
 	if err := e.known(r.Model); err != nil {
 		return err
 	}
+	return e.reply(c, &r, nil)
+}
+
+// reply answers a conversation: in chunks of a chat, or as the voice says.
+func (e *Engine) reply(c *call, r *chatRequest, v *voice) error {
 	if err := r.validate(); err != nil {
 		return err
 	}
@@ -89,7 +94,7 @@ func (e *Engine) chat(c *call) error {
 	o.wide = c.fault.splitUTF8
 
 	j := e.newJob(c, &r.sampling, "chatcmpl")
-	j.chat = true
+	j.chat, j.voice = true, v
 	j.hideReasoning = r.Reasoning != nil && !*r.Reasoning
 	if r.Logprobs {
 		j.logprobs = r.TopLogprobs

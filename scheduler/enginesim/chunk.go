@@ -18,6 +18,11 @@ func (e *Engine) follow(ctx context.Context, j *job, s *stream) error {
 	for _, c := range j.choices {
 		c.head = j.chunkHead(c)
 	}
+	if j.voice != nil {
+		if err := j.voice.begin(s, j); err != nil {
+			return err
+		}
+	}
 	for open := len(j.choices); open > 0; {
 		select {
 		case <-j.wake:
@@ -49,6 +54,9 @@ func (e *Engine) follow(ctx context.Context, j *job, s *stream) error {
 // advance sends the tokens of one choice that were made since the last time.
 func (e *Engine) advance(j *job, c *choice, s *stream) error {
 	made := int(c.seq.made.Load())
+	if j.voice != nil {
+		return j.voice.advance(s, j, c, made)
+	}
 	if made > 0 && !c.opened {
 		c.opened = true
 		if j.chat {
@@ -194,6 +202,9 @@ func (j *job) withUsage(b []byte, u usage) []byte {
 
 // endStream sends the closing usage and the end mark.
 func (j *job) endStream(s *stream) error {
+	if j.voice != nil {
+		return j.voice.end(s, j)
+	}
 	if j.includeUsage && !s.fault.usageWithChoices {
 		head := j.choices[0].head
 		b := bytes.Clone(head[:len(head)-len(`{"index":0,`)])

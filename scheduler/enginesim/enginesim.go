@@ -115,6 +115,7 @@ func (e *Engine) Close() { e.machine.close() }
 
 func (e *Engine) routes() {
 	e.mux.HandleFunc("POST /v1/chat/completions", e.inference(e.chat))
+	e.mux.HandleFunc("POST /v1/responses", e.inference(e.response))
 	e.mux.HandleFunc("POST /v1/completions", e.inference(e.completion))
 	e.mux.HandleFunc("POST /v1/embeddings", e.inference(e.embedding))
 	e.mux.HandleFunc("GET /v1/models", e.listModels)

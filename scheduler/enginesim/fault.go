@@ -28,6 +28,8 @@ type fault struct {
 
 	resetEarly, byteAtATime, splitUTF8, noDone, malformed bool
 	usageOnOdd, usageWithChoices, twoTools                bool
+
+	native nativeFault
 }
 
 // parseFault reads a list such as "slow-first-token=2s,no-done".
@@ -92,7 +94,7 @@ func (f *fault) raise(name string) error {
 	case "two-tools-in-one-chunk":
 		f.twoTools = true
 	default:
-		return fmt.Errorf("unknown name")
+		return f.native.raise(name)
 	}
 	return nil
 }

@@ -36,6 +36,7 @@ type choice struct {
 // job is a request under way, chat or completion.
 type job struct {
 	chat    bool
+	voice   *voice // of a response; nil: chunks
 	id      string
 	model   string
 	created int64
@@ -238,6 +239,9 @@ func (e *Engine) wait(ctx context.Context, j *job) error {
 func (e *Engine) whole(c *call, j *job) error {
 	if err := e.wait(c.r.Context(), j); err != nil {
 		return err
+	}
+	if j.voice != nil {
+		return c.document(j.voice.document(j))
 	}
 	return c.document(j.document())
 }

@@ -33,7 +33,10 @@ func openStream(c *call) *stream {
 }
 
 // event adds one event to what the next flush writes.
-func (s *stream) event(data []byte) error {
+func (s *stream) event(data []byte) error { return s.named("", data) }
+
+// named is event for one that has a name.
+func (s *stream) named(name string, data []byte) error {
 	switch f := s.fault; {
 	case f.dieAfter > 0 && s.events+1 >= f.dieAfter:
 		_ = s.flush()
@@ -47,6 +50,9 @@ func (s *stream) event(data []byte) error {
 		return errCallerLeft
 	}
 	s.events++
+	if name != "" {
+		s.buf = append(append(append(s.buf, "event: "...), name...), '\n')
+	}
 	s.buf = append(s.buf, "data: "...)
 	if s.fault.malformed && s.events == 3 {
 		data = data[:len(data)/2]
