@@ -44,9 +44,11 @@ replicas follow at once. docs/operating.md describes the file.`,
 			if err != nil {
 				return err
 			}
+			o.Warn = func(w string) { fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w) }
 			for _, w := range append(warnings, included...) {
-				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
+				o.Warn(w)
 			}
+			o.Billed = c.BillingMode != "off"
 			return applyDocument(cmd.Context(), c, doc, cmd.OutOrStdout(), o)
 		},
 	}

@@ -141,7 +141,7 @@ func (p *program) openDatabase(ctx context.Context) (err error) {
 }
 
 func (p *program) buildCatalogue(ctx context.Context) error {
-	p.catalogue = catalogue.NewStore(p.log, p.app)
+	p.catalogue = catalogue.NewStore(p.log, p.app, p.worker)
 	p.background = append(p.background, p.catalogue.Run)
 	return p.catalogue.Load(ctx)
 }

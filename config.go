@@ -64,8 +64,9 @@ type Config struct {
 	KeepAlive      time.Duration
 	DrainTimeout   time.Duration
 	Replicas       int
-	BackgroundRuns int // that this replica makes at once
-	FairnessIDs    int // that metrics show
+	BackgroundRuns int    // that this replica makes at once
+	FairnessIDs    int    // that metrics show
+	BillingMode    string // off, shadow, enforce: of tenants without a mode of their own
 	Tenant         string
 	LogLevel       string
 	LogFormat      string

@@ -114,6 +114,7 @@ func (p *playground) ownEndpoints(ctx context.Context, e *devEngines) error {
 	}
 	for _, m := range first {
 		e.add("own", m, "chat, completions, embeddings", "enable_thinking", "thinking")
+		e.prices = append(e.prices, fmt.Sprintf(`- {model: %q, input: "0.10", cached_input: "0.02", output: "0.40"}`, m)) // invented, too
 	}
 	e.pools = append(e.pools, devPool{"own", isolation, pool.String()})
 	return nil
@@ -188,7 +189,7 @@ prices:
 		p.say("%s", w)
 	}
 	// What else a database of the user's own sells is not ours to remove.
-	return applyDocument(ctx, p.cfg, doc, io.Discard, catalogue.Options{Prune: p.private})
+	return applyDocument(ctx, p.cfg, doc, io.Discard, catalogue.Options{Prune: p.private, Billed: p.cfg.BillingMode != "off" && p.private})
 }
 
 func indent(s string) string { return strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ") }

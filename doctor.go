@@ -193,10 +193,8 @@ func checkCatalogue(ctx context.Context, app *pgxpool.Pool) []finding {
 		return []finding{warning("catalogue", "it has no models", "apply one: weir apply -f catalogue.yaml (docs/operating.md has an example)")}
 	}
 	list := []finding{fine(fmt.Sprintf("catalogue (%d models)", len(snapshot.Models())))}
-	for _, m := range snapshot.Models() {
-		if _, priced := snapshot.Prices.Rate(m.Name, "", time.Now()); !priced {
-			list = append(list, warning("model "+m.Name, "it has no price: its receipts cost 0", "add it under prices: in the catalogue"))
-		}
+	for _, name := range snapshot.Unpriced(time.Now()) {
+		list = append(list, warning("model "+name, "it has no price: its receipts cost 0", "add it under prices: in the catalogue"))
 	}
 	for _, p := range snapshot.Pools() {
 		list = append(list, checkPool(ctx, p)...)

@@ -94,6 +94,7 @@ func settings() []setting {
 			c.FairnessIDs = n
 			return nil
 		}},
+		{name: "billing_mode", help: "off, shadow (rate, never refuse) or enforce (nothing without credit), of tenants without a mode of their own", preset: "off", set: oneOf(func(c *Config) *string { return &c.BillingMode }, "off", "shadow", "enforce")},
 		{name: "tenant", help: "the tenant that `weir key` and `weir receipts` mean without --tenant", set: text(func(c *Config) *string { return &c.Tenant })},
 		{name: "log_level", help: "debug, info, warn or error", preset: "info", set: oneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error")},
 		{name: "log_format", help: "text or json", preset: "json", set: oneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},

@@ -2,6 +2,7 @@ package billing
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -37,8 +38,25 @@ func NewBook(prices []Price) *Book {
 	return b
 }
 
+// With is the book and further prices.
+func (b *Book) With(more []Price) *Book {
+	all := slices.Clone(more)
+	if b != nil {
+		for _, s := range b.models {
+			for _, timeline := range append(slices.Collect(maps.Values(s.tenants)), s.list) {
+				for _, p := range timeline {
+					all = append(all, *p)
+				}
+			}
+		}
+	}
+	return NewBook(all)
+}
+
 func (b *Book) put(p *Price) {
-	b.versions[p.Version] = p
+	if p.Version != 0 {
+		b.versions[p.Version] = p
+	}
 	s := b.models[p.Model]
 	if s == nil {
 		s = &shelf{}

@@ -17,7 +17,10 @@ func TestPublishedPricesAreReadBackByTheMoment(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	put := func(specs ...PriceSpec) error {
-		return pgx.BeginFunc(t.Context(), db.App, func(tx pgx.Tx) error { return PutPrices(t.Context(), tx, "", specs) })
+		return pgx.BeginFunc(t.Context(), db.App, func(tx pgx.Tx) error {
+			_, err := PutPrices(t.Context(), tx, "", specs)
+			return err
+		})
 	}
 	first := PriceSpec{Model: "sim-chat", RateSpec: RateSpec{Input: "0.10", CachedInput: "0.02", Output: "0.40"}}
 	for range 2 { // applied again, it changes nothing

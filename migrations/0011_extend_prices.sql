@@ -44,6 +44,24 @@ CREATE POLICY functions_read ON tenant_prices FOR SELECT TO CURRENT_USER USING (
 GRANT SELECT, INSERT ON tenant_prices TO weir_app;
 GRANT USAGE ON SEQUENCE prices_version_seq TO weir_app;
 
+-- Prices that wait to be published: of single tenants, or of the list where
+-- tenant_id is empty, which only who acts for no tenant may touch. body is a
+-- price as the operator wrote it.
+CREATE TABLE price_drafts (
+    tenant_id  text COLLATE "C" NOT NULL,
+    model      text NOT NULL CHECK (model <> ''),
+    body       jsonb NOT NULL,
+    author     text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant_id, model)
+);
+
+ALTER TABLE price_drafts ENABLE ROW LEVEL SECURITY;
+ALTER TABLE price_drafts FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON price_drafts TO weir_app
+    USING (tenant_id = coalesce(weir_tenant(), '')) WITH CHECK (tenant_id = coalesce(weir_tenant(), ''));
+GRANT SELECT, INSERT, UPDATE, DELETE ON price_drafts TO weir_app;
+
 -- weir_tenant_prices lists every tenant's own prices of versions above the given
 -- one: a gateway rates requests of all tenants. Nothing is ever removed, and
 -- versions are committed in their order, so a reader may go on from the last one.

@@ -78,6 +78,9 @@ func samples() []sample {
 		{"kept_answers", `
 			INSERT INTO kept_answers (tenant_id, key_hash, print, request_id, replica, state, expires_at)
 			VALUES ($1, sha256(convert_to($1 || $2, 'UTF8')), sha256(''), 'req_1', 'rep_1', 'running', now())`},
+		{"price_drafts", `
+			INSERT INTO price_drafts (tenant_id, model, body, author)
+			VALUES ($1, 'sample' || $2, '{}', 'sample')`},
 		{"receipt_ids", `
 			INSERT INTO receipt_ids (tenant_id, request_id, settled_at)
 			VALUES ($1, 'req_' || $1 || $2, now())`},

@@ -22,6 +22,11 @@ const channel = "weir_catalogue"
 type Options struct {
 	DryRun bool // do everything, then roll back
 	Prune  bool // remove what the document doesn't name (never prices)
+
+	// Billed refuses a catalogue in which a model has no price. Otherwise that
+	// is but a warning.
+	Billed bool
+	Warn   func(string) // takes warnings; nil ignores them
 }
 
 // errRollBack ends a dry run.
@@ -32,7 +37,7 @@ var errRollBack = errors.New("dry run")
 // nothing. Two calls at once wait for one another. An error means that nothing
 // was changed; it joins all that is wrong with the document.
 func Apply(ctx context.Context, app *pgxpool.Pool, doc *Document, o Options) (Changes, error) {
-	changes, err := change(ctx, app, o.DryRun, func(tx pgx.Tx) (Changes, error) { return apply(ctx, tx, doc, o.Prune) })
+	changes, err := change(ctx, app, o.DryRun, func(tx pgx.Tx) (Changes, error) { return apply(ctx, tx, doc, o) })
 	if err != nil {
 		return nil, fmt.Errorf("apply catalogue: %w", err)
 	}
@@ -63,12 +68,12 @@ func change(ctx context.Context, app *pgxpool.Pool, dryRun bool, alter func(pgx.
 	return changes, nil
 }
 
-func apply(ctx context.Context, tx pgx.Tx, doc *Document, prune bool) (Changes, error) {
-	old, book, err := read(ctx, tx)
+func apply(ctx context.Context, tx pgx.Tx, doc *Document, o Options) (Changes, error) {
+	old, _, err := read(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-	fresh := old.merge(doc, prune)
+	fresh := old.merge(doc, o.Prune)
 	if err := errors.Join(fresh.Validate(), doc.strayPrices(fresh)); err != nil {
 		return nil, err
 	}
@@ -81,34 +86,14 @@ func apply(ctx context.Context, tx pgx.Tx, doc *Document, prune bool) (Changes, 
 			return nil, err
 		}
 	}
-	if err := billing.PutPrices(ctx, tx, "", doc.Prices); err != nil {
-		return nil, err
-	}
-	after, err := billing.LoadBook(ctx, tx)
+	prices, err := billing.PutPrices(ctx, tx, "", doc.Prices)
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range after.Since(book) {
-		changes = append(changes, fmt.Sprintf("+ price %s: input %s, cached input %s, output %s, reasoning %s USD per million tokens, from %s",
-			p.Model, billing.FormatUSD(p.Input), billing.FormatUSD(p.CachedInput), billing.FormatUSD(p.Output), billing.FormatUSD(p.Reasoning),
-			p.EffectiveFrom.UTC().Format("2006-01-02T15:04:05Z")))
+	for _, p := range prices {
+		changes = append(changes, p.String())
 	}
-	return changes, nil
-}
-
-// strayPrices complains about prices of models that nobody sells.
-func (d *Document) strayPrices(merged *Document) error {
-	sold := map[string]bool{}
-	for _, m := range merged.Models {
-		sold[m.Name] = true
-	}
-	var c complaints
-	for _, p := range d.Prices {
-		if !sold[p.Model] {
-			c.add("price of %q: no model has that name (a price goes to a name, not to an alias)", p.Model)
-		}
-	}
-	return errors.Join(c...)
+	return changes, o.checkPrices(ctx, tx, fresh)
 }
 
 // write replaces the rows that differ. Endpoints and names are few and belong

@@ -109,7 +109,7 @@ func TestApplyStoresOnceAndSaysWhatChanges(t *testing.T) {
 		t.Errorf("dry run says:\n%s", got)
 	}
 	first := apply(example, catalogue.Options{}) // a dry run that had stored would leave nothing to do
-	for _, want := range []string{"+ band standard\n", "+ plan basic\n", "+ pool gpu\n", "+ model org/chat-8b\n", "+ price org/chat-8b: input 0.10, cached input 0.02, output 0.40,"} {
+	for _, want := range []string{"+ band standard\n", "+ plan basic\n", "+ pool gpu\n", "+ model org/chat-8b\n", "+ price org/chat-8b (USD per million tokens, from 2", "): input 0.10, cached input 0.02, output 0.40, reasoning 0.40, flex x0.5, priority x1.75, batch x0.5, background x1\n"} {
 		if !strings.Contains(first, want) {
 			t.Errorf("no line %q in:\n%s", want, first)
 		}
@@ -119,7 +119,7 @@ func TestApplyStoresOnceAndSaysWhatChanges(t *testing.T) {
 	}
 	moved := strings.ReplaceAll(example, "10.0.0.1:8000", "10.0.0.9:8000")
 	moved = strings.ReplaceAll(moved, `output: "0.40"`, `output: "0.50"`)
-	if got := apply(moved, catalogue.Options{}); !strings.Contains(got, "~ pool gpu: endpoints.a.url http://10.0.0.1:8000 -> http://10.0.0.9:8000\n") || !strings.Contains(got, "output 0.50,") {
+	if got := apply(moved, catalogue.Options{}); !strings.Contains(got, "~ pool gpu: endpoints.a.url http://10.0.0.1:8000 -> http://10.0.0.9:8000\n") || !strings.Contains(got, "): output 0.40 -> 0.50, reasoning 0.40 -> 0.50\n") {
 		t.Errorf("moved:\n%s", got)
 	}
 	alone := "apiVersion: weir/v1\nbands: [{name: night, priority: -5}]\n"
@@ -174,7 +174,7 @@ func TestStoreFollowsChanges(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	store := catalogue.NewStore(slog.New(slog.DiscardHandler), db.App)
+	store := catalogue.NewStore(slog.New(slog.DiscardHandler), db.App, db.Worker)
 	if err := store.Load(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func Drain(ctx context.Context, app *pgxpool.Pool, pool, endpoint string, on boo
 		if err := p.drain(endpoint, on); err != nil {
 			return nil, err
 		}
-		return apply(ctx, tx, &Document{Pools: []Pool{p}}, false)
+		return apply(ctx, tx, &Document{Pools: []Pool{p}}, Options{})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("drain endpoint %s of pool %s: %w", endpoint, pool, err)

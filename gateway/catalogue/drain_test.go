@@ -104,7 +104,7 @@ func TestDrainReachesEveryReplica(t *testing.T) {
 	}
 	var replicas []*catalogue.Store
 	for range 2 {
-		s := catalogue.NewStore(slog.New(slog.DiscardHandler), db.App)
+		s := catalogue.NewStore(slog.New(slog.DiscardHandler), db.App, db.Worker)
 		if err := s.Load(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"weir/billing"
 )
 
 const (
@@ -19,17 +21,22 @@ const (
 
 // Store keeps the newest snapshot. It is safe for concurrent use.
 type Store struct {
-	log *slog.Logger
-	app *pgxpool.Pool
+	log    *slog.Logger
+	app    *pgxpool.Pool
+	worker billing.Querier
+
+	loading sync.Mutex      // held while the catalogue is read
+	own     []billing.Price // of single tenants, by version
 
 	mu       sync.RWMutex
 	snapshot *Snapshot
 	changed  chan struct{} // closed when snapshot is replaced
 }
 
-// NewStore returns a store whose snapshot is empty until Load.
-func NewStore(log *slog.Logger, app *pgxpool.Pool) *Store {
-	return &Store{log: log, app: app, snapshot: newSnapshot(&Document{}, nil), changed: make(chan struct{})}
+// NewStore returns a store whose snapshot is empty until Load. The prices of
+// single tenants are read as weir_worker, all else as weir_app.
+func NewStore(log *slog.Logger, app *pgxpool.Pool, worker billing.Querier) *Store {
+	return &Store{log: log, app: app, worker: worker, snapshot: newSnapshot(&Document{}, nil), changed: make(chan struct{})}
 }
 
 // Snapshot is the newest catalogue that could be read.
@@ -50,19 +57,35 @@ func (s *Store) Changed() <-chan struct{} {
 // Load reads the catalogue. On an error, and where nothing has changed, the last
 // good snapshot stays.
 func (s *Store) Load(ctx context.Context) error {
+	s.loading.Lock()
+	defer s.loading.Unlock()
 	fresh, err := Load(ctx, s.app)
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.snapshot.equal(fresh) {
+	own, err := billing.LoadTenantPrices(ctx, s.worker, s.newestOwn())
+	if err != nil {
+		return err
+	}
+	if len(own) == 0 && s.Snapshot().equal(fresh) {
 		return nil
 	}
+	s.own = append(s.own, own...)
+	fresh.Prices = fresh.Prices.With(s.own)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.snapshot = fresh
 	close(s.changed)
 	s.changed = make(chan struct{})
 	return nil
+}
+
+// newestOwn is the last version of single tenants' prices that was read.
+func (s *Store) newestOwn() int64 {
+	if len(s.own) == 0 {
+		return 0
+	}
+	return s.own[len(s.own)-1].Version
 }
 
 // Run follows the announcements of changes, and reads again every 30 s in case

@@ -14,7 +14,7 @@ import (
 // follow runs a store for the length of a test.
 func follow(t *testing.T, db *pgtest.DB) *catalogue.Store {
 	t.Helper()
-	store := catalogue.NewStore(slog.New(slog.DiscardHandler), db.App)
+	store := catalogue.NewStore(slog.New(slog.DiscardHandler), db.App, db.Worker)
 	if err := store.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestStoreThatReadsTheSameAgainKeepsItsSnapshot(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	mustApply(t, db, full, catalogue.Options{})
-	store := catalogue.NewStore(slog.New(slog.DiscardHandler), db.App)
+	store := catalogue.NewStore(slog.New(slog.DiscardHandler), db.App, db.Worker)
 	if _, ok := store.Snapshot().Lookup("chat"); ok {
 		t.Error("a store knows models before it has read any")
 	}
@@ -74,7 +74,7 @@ func TestStoreSeesANewPriceAlone(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	mustApply(t, db, full, catalogue.Options{})
-	store := catalogue.NewStore(slog.New(slog.DiscardHandler), db.App)
+	store := catalogue.NewStore(slog.New(slog.DiscardHandler), db.App, db.Worker)
 	if err := store.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestStoreKeepsTheLastGoodSnapshot(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	mustApply(t, db, full, catalogue.Options{})
-	store := catalogue.NewStore(slog.New(slog.DiscardHandler), db.App)
+	store := catalogue.NewStore(slog.New(slog.DiscardHandler), db.App, db.Worker)
 	if err := store.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
