@@ -54,7 +54,7 @@ func (c *FundsConfig) margin() time.Duration { return c.ChunkTTL / 10 }
 // While a wallet is full, a draw fetches more than is needed, and most holds
 // cost a lock in process. Near its floor each draw is for exactly one hold, what
 // isn't needed goes back at once, and processes that hold something idle are
-// told to return it: see refill.
+// told to return it: see fetch.
 type Funds struct {
 	log     *slog.Logger
 	till    till
@@ -74,24 +74,24 @@ type Funds struct {
 // till is where the wallets are: Postgres.
 type till interface {
 	// draw takes between least and want nano-USD out of each of the wallets, the
-	// same everywhere, or nothing: then the error is a *Broke.
+	// same everywhere, or nothing: then the error is a *Broke. It adds to the
+	// chunk that this process has of a wallet.
 	draw(ctx context.Context, tenant string, nodes []string, least, want int64) ([]drawn, error)
 	// renew returns which of the chunks are still ours.
 	renew(ctx context.Context, chunks []int64) (alive []int64, err error)
 	// giveBack lowers each chunk to what it keeps, where it has more, and closes
 	// those that keep nothing.
 	giveBack(ctx context.Context, chunks, keep []int64) error
-	// recall tells the other processes that the tenant's money is scarce.
-	recall(ctx context.Context, tenant string) error
-	// listen calls heard for each recall of another process until ctx ends or
-	// the connection fails.
+	// listen calls heard for each tenant whose money is scarce while several
+	// processes hold some of it, until ctx ends or the connection fails. Draws
+	// that are refused announce it.
 	listen(ctx context.Context, heard func(tenant string)) error
 }
 
 // drawn is a chunk that a draw gave.
 type drawn struct {
 	node  string
-	chunk int64
+	chunk int64 // 0: the node has no wallet, and so no limit of its own
 	nano  int64
 }
 
@@ -183,18 +183,18 @@ func (f *Funds) take(ctx context.Context, h *Hold, nano int64) error {
 			a.mu.Unlock()
 			return f.refuse(b)
 		}
-		if r := a.refill; r != nil {
+		if t := a.turn; t != nil {
 			a.waiting += nano
 			a.mu.Unlock()
-			if err := a.wait(ctx, r, nano); err != nil {
+			if err := a.wait(ctx, t, nano); err != nil {
 				return f.unavailable(err)
 			}
 			continue
 		}
-		r := &refill{done: make(chan struct{})}
-		a.refill = r
+		t := newTurn()
+		a.turn = t
 		a.mu.Unlock()
-		return f.fetch(ctx, h, nano, r)
+		return f.fetch(ctx, h, nano, t)
 	}
 }
 
@@ -227,16 +227,16 @@ func (a *account) known(h *Hold, nano int64, now time.Time) *Broke {
 	return nil
 }
 
-// wait waits for somebody else's draw.
-func (a *account) wait(ctx context.Context, r *refill, nano int64) error {
+// wait waits for somebody else's turn to end.
+func (a *account) wait(ctx context.Context, t *turn, nano int64) error {
 	defer func() {
 		a.mu.Lock()
 		a.waiting -= nano
 		a.mu.Unlock()
 	}()
 	select {
-	case <-r.done:
-		return r.err
+	case <-t.done:
+		return t.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}

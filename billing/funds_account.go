@@ -1,7 +1,7 @@
 package billing
 
 import (
-	"slices"
+	"math"
 	"sync"
 	"time"
 )
@@ -15,19 +15,22 @@ type account struct {
 	open int             // holds
 	gone bool            // forgotten: it isn't in the table any more
 
-	refill  *refill // under way
-	waiting int64   // nano-USD that those who wait for it want
-	size    int64   // of the last draws; grows while they come fast
+	turn    *turn // of whoever moves money between here and Postgres now
+	waiting int64 // nano-USD that those who wait for it want
+	size    int64 // of the last draws; grows while they come fast
 	drawnAt time.Time
 	scarce  time.Time // until then nothing idle is kept
 	refused refusal
 }
 
-// refill is a draw that others may wait for.
-type refill struct {
+// turn is a draw or a return under way. They exclude one another: both say what
+// our chunk shall be from then on.
+type turn struct {
 	done chan struct{}
 	err  error // that of the store; nil where the wallets refused
 }
+
+func newTurn() *turn { return &turn{done: make(chan struct{})} }
 
 // refusal is what was learnt of a wallet a moment ago.
 type refusal struct {
@@ -36,36 +39,33 @@ type refusal struct {
 	until     time.Time
 }
 
-// pot is what this process holds of one wallet: its chunks, in the order in
-// which Postgres uses them up when receipts name them. Money is accounted by
-// pot, not by chunk: holds lie on all of them together.
+// pot is what this process holds of one wallet: its chunk.
+//
+// What is left here is never more than Postgres has on record: a receipt lowers
+// it there first and here afterwards, a return here first and a draw there.
 type pot struct {
-	node   string
-	chunks []*chunk
-	held   int64 // by holds
-	users  int   // holds
-	low    int64 // the least that was free since the last sweep
-}
+	node  string
+	users int   // open holds
+	held  int64 // by them
+	low   int64 // the least that was free since the last sweep
 
-// chunk is a part of a wallet. left never is more than Postgres has on record:
-// a receipt lowers it there first and here afterwards, and a return here first.
-type chunk struct {
-	id     int64
+	chunk  int64 // its id; 0: none
 	left   int64
 	until  time.Time // when this process stops using it, unless it is renewed
-	lent   bool      // a return of a part of it is under way, or may have failed
-	closed bool
+	dirty  bool      // Postgres may have more on record: a draw or a return whose outcome isn't known
+	uncapp time.Time // until then the node is known to have no wallet of its own
 }
 
 // free is what a new hold may take.
 func (p *pot) free(now time.Time) int64 {
-	sum := -p.held
-	for _, c := range p.chunks {
-		if now.Before(c.until) {
-			sum += c.left
-		}
+	switch {
+	case now.Before(p.until):
+		return p.left - p.held
+	case now.Before(p.uncapp):
+		return math.MaxInt64
+	default:
+		return -p.held
 	}
-	return sum
 }
 
 // short is by how much the pot lacks the amount.
@@ -77,45 +77,35 @@ func (p *pot) hold(nano, free int64) {
 	p.low = min(p.low, free-nano)
 }
 
-// spend takes a receipt's cost out, as Postgres does: from the first chunk on.
-func (p *pot) spend(nano int64) {
-	for _, c := range p.chunks {
-		part := min(nano, c.left)
-		c.left -= part
-		nano -= part
+// spend takes a receipt's cost out, as Postgres did.
+func (p *pot) spend(nano int64) { p.left = max(p.left-nano, 0) }
+
+// add takes in a draw. Another chunk than before means that Postgres had closed
+// that one.
+func (p *pot) add(chunk, nano int64, until time.Time) {
+	if chunk != p.chunk {
+		p.chunk, p.left = chunk, 0
 	}
+	p.left += nano
+	p.until = until
 }
 
-// add takes in a draw: to a chunk that is known, or as the last one.
-func (p *pot) add(id, nano int64, until time.Time) {
-	for _, c := range p.chunks {
-		if c.id == id {
-			c.left += nano
-			c.until = until
-			return
-		}
+// giveBack lowers the chunk to what holds need and spare nano-USD beyond. It
+// reports whether Postgres has to hear of that.
+func (p *pot) giveBack(spare int64) bool {
+	if p.chunk == 0 {
+		return false
 	}
-	p.chunks = append(p.chunks, &chunk{id: id, left: nano, until: until})
+	keep := min(p.left, max(p.held+spare, 0))
+	if keep == p.left && keep > 0 && !p.dirty {
+		return false
+	}
+	p.left, p.dirty = keep, true
+	return true
 }
 
-// giveBack lowers the pot's chunks to what its holds need and spare nano-USD
-// beyond, the last chunk first: the first ones are used up first. It returns
-// the chunks that Postgres has to hear of.
-func (p *pot) giveBack(spare int64) (changed []*chunk) {
-	need := p.held + spare
-	for _, c := range p.chunks {
-		keep := min(c.left, max(need, 0))
-		need -= keep
-		if keep < c.left || keep == 0 || c.lent {
-			c.left, c.lent = keep, true
-			changed = append(changed, c)
-		}
-	}
-	return changed
-}
-
-// drop forgets chunks that are closed.
-func (p *pot) drop(closed func(*chunk) bool) { p.chunks = slices.DeleteFunc(p.chunks, closed) }
+// lose forgets a chunk that is not ours any more.
+func (p *pot) lose() { p.chunk, p.left, p.until, p.dirty = 0, 0, time.Time{}, false }
 
 // tight reports that money is scarce: what isn't needed goes back at once.
 func (a *account) tight(now func() time.Time) bool {
@@ -134,8 +124,5 @@ func (a *account) pot(node string) *pot {
 
 // idle reports that the account has nothing to remember. It holds mu.
 func (a *account) idle(now func() time.Time) bool {
-	if a.open > 0 || a.refill != nil || a.tight(now) {
-		return false
-	}
-	return len(a.pots) == 0
+	return a.open == 0 && a.turn == nil && !a.tight(now) && len(a.pots) == 0
 }

@@ -41,6 +41,7 @@ type bankTill struct {
 	ttl     time.Duration
 	heard   func(string) // guarded by bank.mu
 	away    bool         // guarded by bank.mu
+	deaf    bool         // what is done isn't heard of; guarded by bank.mu
 }
 
 var errBankAway = errors.New("no answer")
@@ -67,6 +68,12 @@ func (t *bankTill) setAway(away bool) {
 	t.away = away
 }
 
+func (t *bankTill) setDeaf(deaf bool) {
+	t.bank.mu.Lock()
+	defer t.bank.mu.Unlock()
+	t.deaf = deaf
+}
+
 func (t *bankTill) draw(_ context.Context, _ string, nodes []string, least, want int64) ([]drawn, error) {
 	if !t.enter() {
 		return nil, errBankAway
@@ -82,16 +89,31 @@ func (t *bankTill) draw(_ context.Context, _ string, nodes []string, least, want
 		}
 		free := w.balance - w.reserved
 		if free < least {
+			b.recall()
 			return nil, &Broke{Node: node, AvailableNano: free}
 		}
-		amount = min(amount, least+(free-least)/300)
+		amount = min(amount, least+(free-least)/256)
 	}
 	var got []drawn
 	for _, node := range nodes {
-		b.last++
+		id := int64(0)
+		for known, c := range b.chunks {
+			if c.node == node && c.replica == t.replica {
+				id = known
+			}
+		}
+		if id == 0 {
+			b.last++
+			id = b.last
+			b.chunks[id] = &bankChunk{node: node, replica: t.replica}
+		}
 		b.wallets[node].reserved += amount
-		b.chunks[b.last] = &bankChunk{node: node, replica: t.replica, left: amount, expires: b.now().Add(t.ttl)}
-		got = append(got, drawn{node: node, chunk: b.last, nano: amount})
+		b.chunks[id].left += amount
+		b.chunks[id].expires = b.now().Add(t.ttl)
+		got = append(got, drawn{node: node, chunk: id, nano: amount})
+	}
+	if t.deaf {
+		return nil, errBankAway
 	}
 	return got, nil
 }
@@ -120,31 +142,26 @@ func (t *bankTill) giveBack(_ context.Context, ids, keep []int64) error {
 		if c == nil {
 			continue
 		}
-		back := max(c.left-keep[i], 0)
+		back := max(c.left-max(keep[i], 0), 0)
 		c.left -= back
 		t.bank.wallets[c.node].reserved -= back
-		if c.left == 0 && keep[i] == 0 {
+		if keep[i] <= 0 {
 			delete(t.bank.chunks, id)
 		}
+	}
+	if t.deaf {
+		return errBankAway
 	}
 	return nil
 }
 
-func (t *bankTill) recall(_ context.Context, tenant string) error {
-	if !t.enter() {
-		return errBankAway
-	}
-	var others []func(string)
-	for _, o := range t.bank.tills {
-		if o != t && o.heard != nil {
-			others = append(others, o.heard)
+// recall tells everybody. It holds mu.
+func (b *bank) recall() {
+	for _, t := range b.tills {
+		if t.heard != nil {
+			go t.heard("ten_a")
 		}
 	}
-	t.bank.mu.Unlock()
-	for _, heard := range others {
-		heard(tenant)
-	}
-	return nil
 }
 
 func (t *bankTill) listen(ctx context.Context, heard func(string)) error {
@@ -155,21 +172,19 @@ func (t *bankTill) listen(ctx context.Context, heard func(string)) error {
 	return ctx.Err()
 }
 
-// settle books a receipt's cost: from the chunks in their order, and all of it
-// from the balances.
+// settle books a receipt's cost.
 func (b *bank) settle(nodes []string, chunks []int64, cost int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, node := range nodes {
-		w, rest := b.wallets[node], cost
+		w := b.wallets[node]
 		w.balance -= cost
 		w.least = min(w.least, w.balance)
 		for _, id := range chunks {
 			if c := b.chunks[id]; c != nil && c.node == node {
-				part := min(rest, c.left)
+				part := min(cost, c.left)
 				c.left -= part
 				w.reserved -= part
-				rest -= part
 			}
 		}
 	}

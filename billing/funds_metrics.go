@@ -68,9 +68,9 @@ func (f *Funds) stock() (chunks int, nano int64) {
 	for _, a := range f.all() {
 		a.mu.Lock()
 		for _, p := range a.pots {
-			chunks += len(p.chunks)
-			for _, c := range p.chunks {
-				nano += c.left
+			if p.chunk != 0 {
+				chunks++
+				nano += p.left
 			}
 		}
 		a.mu.Unlock()

@@ -17,6 +17,9 @@ const (
 	// refusedFor is how long a refusal is believed without asking again: so long
 	// may a top-up go unnoticed.
 	refusedFor = time.Second
+	// uncappedFor is how long a node without a wallet is believed to have none,
+	// where its caller asked for one.
+	uncappedFor = time.Second
 	// awayFor is how long Postgres isn't asked after it didn't answer.
 	awayFor = 500 * time.Millisecond
 )
@@ -69,28 +72,23 @@ func (c *claim) end(complete bool) {
 //
 // The first draw asks for more than the hold, at all wallets at once. Where one
 // of them refuses, money is scarce: each wallet is asked for exactly what is
-// missing there, what others hold idle is recalled, and only then the hold is
-// refused.
-func (f *Funds) fetch(ctx context.Context, h *Hold, nano int64, r *refill) error {
+// missing there, what others hold idle is recalled (by the refusal itself), and
+// only then the hold is refused.
+func (f *Funds) fetch(ctx context.Context, h *Hold, nano int64, t *turn) error {
 	// What is drawn is for others too, whether or not this caller stays.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*f.cfg.Timeout)
 	defer cancel()
 	c := &claim{hold: h, nano: nano}
 	err := f.draw(ctx, c)
-	broke, refused := errors.AsType[*Broke](err)
-	if refused {
+	if isBroke(err) {
 		err = f.scrape(ctx, c)
-		broke, refused = errors.AsType[*Broke](err)
 	}
-	a := h.account
-	a.mu.Lock()
-	a.refill = nil
+	broke, refused := errors.AsType[*Broke](err)
 	if err != nil && !refused {
 		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
-		r.err = err
+		t.err = err
 	}
-	a.mu.Unlock()
-	close(r.done)
+	f.endTurn(h.account, t)
 	switch {
 	case refused:
 		return f.refuse(broke)
@@ -98,6 +96,19 @@ func (f *Funds) fetch(ctx context.Context, h *Hold, nano int64, r *refill) error
 		return f.unavailable(err)
 	default:
 		return nil
+	}
+}
+
+// endTurn lets the next one have it. A return that was due meanwhile was put
+// off.
+func (f *Funds) endTurn(a *account, t *turn) {
+	a.mu.Lock()
+	a.turn = nil
+	tight := a.tight(f.now)
+	a.mu.Unlock()
+	close(t.done)
+	if tight {
+		f.returnSoon(a)
 	}
 }
 
@@ -143,25 +154,37 @@ func (f *Funds) fill(ctx context.Context, c *claim, nodes []string, least, want 
 	defer cancel()
 	got, err := f.till.draw(ctx, c.hold.account.tenant, nodes, least, want)
 	f.metrics.drew(err)
+	c.hold.account.mu.Lock()
+	defer c.hold.account.mu.Unlock()
 	if err != nil {
-		if _, refused := errors.AsType[*Broke](err); !refused {
+		if !isBroke(err) {
 			f.away.Store(f.now().Add(awayFor).UnixNano())
+			for _, p := range c.hold.pots[:c.hold.n] {
+				p.dirty = p.dirty || slices.Contains(nodes, p.node)
+			}
 		}
 		return err
 	}
-	c.hold.account.mu.Lock()
-	defer c.hold.account.mu.Unlock()
-	now, until := f.now(), asked.Add(f.cfg.ChunkTTL-f.cfg.margin())
 	for _, d := range got {
 		for i, p := range c.hold.pots[:c.hold.n] {
 			if p.node == d.node {
-				p.add(d.chunk, d.nano, until)
-				p.hold(c.nano-c.got[i], p.free(now))
+				f.fillPot(p, d, asked)
+				p.hold(c.nano-c.got[i], p.free(f.now()))
 				c.got[i] = c.nano
 			}
 		}
 	}
 	return nil
+}
+
+// fillPot holds account.mu.
+func (f *Funds) fillPot(p *pot, d drawn, asked time.Time) {
+	if d.chunk == 0 {
+		p.lose()
+		p.uncapp = asked.Add(uncappedFor)
+		return
+	}
+	p.add(d.chunk, d.nano, asked.Add(f.cfg.ChunkTTL-f.cfg.margin()))
 }
 
 var errAway = errors.New("postgres did not answer a moment ago")
@@ -175,9 +198,8 @@ func (f *Funds) scrape(ctx context.Context, c *claim) error {
 	if !isBroke(err) {
 		return err
 	}
-	if err := f.till.recall(ctx, a.tenant); err != nil {
-		return err
-	}
+	// Another process may be short of the same money, and lack what is here.
+	f.returnAll(ctx, a)
 	for _, pause := range patience() {
 		timer := time.NewTimer(pause)
 		select {
@@ -233,8 +255,7 @@ func (f *Funds) drawExactly(ctx context.Context, c *claim) (err error) {
 	return nil
 }
 
-// remember keeps a refusal for those who ask next, and gives up what is idle
-// here: others may have use for it.
+// remember keeps a refusal for those who ask next.
 func (f *Funds) remember(a *account, err error) {
 	broke, refused := errors.AsType[*Broke](err)
 	if !refused {
@@ -243,5 +264,4 @@ func (f *Funds) remember(a *account, err error) {
 	a.mu.Lock()
 	a.refused = refusal{node: broke.Node, available: broke.there, until: f.now().Add(refusedFor)}
 	a.mu.Unlock()
-	f.returnSoon(a)
 }

@@ -8,8 +8,6 @@ import (
 )
 
 const (
-	// maxReturn bounds the chunks of one question to Postgres.
-	maxReturn = 1000
 	// gather is how long returns of scarce money wait for one another.
 	gather = 10 * time.Millisecond
 	// stopTime is for returning all at the end.
@@ -95,31 +93,16 @@ func (f *Funds) all() []*account {
 	return list
 }
 
-// everything spares nothing.
-func everything(*account, *pot) int64 { return 0 }
-
-// unused spares what was needed since the last sweep, and makes the next draws
-// smaller where something wasn't.
-func (f *Funds) unused(a *account, p *pot) (spare int64) {
-	free := max(p.free(f.now()), 0)
-	idle := max(0, min(p.low, free))
-	if idle > 0 {
-		a.size /= 2
-	}
-	p.low = free - idle
-	return free - idle
-}
-
 // renew keeps our chunks ours. One that isn't renewed in time is not used any
 // more; one that Postgres has closed is forgotten.
 func (f *Funds) renew(ctx context.Context) {
-	var ids []int64
 	accounts := f.all()
+	var ids []int64
 	for _, a := range accounts {
 		a.mu.Lock()
 		for _, p := range a.pots {
-			for _, c := range p.chunks {
-				ids = append(ids, c.id)
+			if p.chunk != 0 {
+				ids = append(ids, p.chunk)
 			}
 		}
 		a.mu.Unlock()
@@ -136,19 +119,22 @@ func (f *Funds) renew(ctx context.Context) {
 		return
 	}
 	alive, asked := setOf(list), setOf(ids)
+	lost := 0
 	for _, a := range accounts {
 		a.mu.Lock()
 		for _, p := range a.pots {
-			p.drop(func(c *chunk) bool { return asked[c.id] && !alive[c.id] })
-			for _, c := range p.chunks {
-				if alive[c.id] && until.After(c.until) {
-					c.until = until
-				}
+			switch {
+			case !asked[p.chunk]:
+			case !alive[p.chunk]:
+				p.lose()
+				lost++
+			case until.After(p.until):
+				p.until = until
 			}
 		}
 		a.mu.Unlock()
 	}
-	if lost := len(ids) - len(list); lost > 0 {
+	if lost > 0 {
 		f.log.WarnContext(ctx, "chunks were closed before they were renewed", "chunks", lost)
 		f.metrics.lost.Add(float64(lost))
 	}
@@ -162,71 +148,13 @@ func setOf(ids []int64) map[int64]bool {
 	return set
 }
 
-// giveBack returns what the accounts' holds don't need. Receipts that wait to be
-// stored are still to be taken out of our chunks in Postgres, so that nothing
-// can be returned then: it goes with a later return.
-func (f *Funds) giveBack(ctx context.Context, accounts []*account, spare func(a *account, p *pot) int64) {
-	var back returns
-	for _, a := range accounts {
-		if len(back.chunks) >= maxReturn {
-			break // the next sweep has the rest
-		}
-		a.mu.Lock()
-		for _, p := range a.pots {
-			back.add(a, p.giveBack(spare(a, p)))
-		}
-		a.mu.Unlock()
-	}
-	if len(back.chunks) == 0 || f.cfg.Behind() { // asked after the chunks were read
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
-	defer cancel()
-	if err := f.till.giveBack(ctx, back.ids, back.keep); err != nil {
-		f.log.WarnContext(ctx, "chunks not returned", "error", err, "chunks", len(back.ids))
-		return // they stay marked
-	}
-	back.done()
-}
-
-// returns are chunks on their way back.
-type returns struct {
-	owners []*account
-	chunks []*chunk
-	ids    []int64
-	keep   []int64
-}
-
-// add holds the owner's mu.
-func (r *returns) add(owner *account, chunks []*chunk) {
-	for _, c := range chunks {
-		r.owners, r.chunks = append(r.owners, owner), append(r.chunks, c)
-		r.ids, r.keep = append(r.ids, c.id), append(r.keep, c.left)
-	}
-}
-
-// done forgets what is closed now.
-func (r *returns) done() {
-	for i, a := range r.owners {
-		a.mu.Lock()
-		c := r.chunks[i]
-		c.lent, c.closed = false, r.keep[i] == 0
-		if c.closed {
-			for _, p := range a.pots {
-				p.drop(func(c *chunk) bool { return c.closed })
-			}
-		}
-		a.mu.Unlock()
-	}
-}
-
 // forget drops the accounts of which nothing is held.
 func (f *Funds) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for tenant, a := range f.accounts {
 		a.mu.Lock()
-		maps.DeleteFunc(a.pots, func(_ string, p *pot) bool { return p.users == 0 && len(p.chunks) == 0 })
+		maps.DeleteFunc(a.pots, func(_ string, p *pot) bool { return p.users == 0 && p.chunk == 0 })
 		if a.idle(f.now) {
 			a.gone = true
 			delete(f.accounts, tenant)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -69,15 +68,9 @@ func (t *postgresTill) giveBack(ctx context.Context, chunks, keep []int64) error
 	return nil
 }
 
-// recallChannel carries "REPLICA TENANT": who is short of whose money.
+// recallChannel is where weir_draw names tenants whose money is scarce while
+// several replicas hold some of it.
 const recallChannel = "weir_recall"
-
-func (t *postgresTill) recall(ctx context.Context, tenant string) error {
-	if _, err := t.pool.Exec(ctx, `SELECT pg_notify($1, $2)`, recallChannel, t.replica+" "+tenant); err != nil {
-		return fmt.Errorf("recall: %w", err)
-	}
-	return nil
-}
 
 func (t *postgresTill) listen(ctx context.Context, heard func(tenant string)) error {
 	pooled, err := t.pool.Acquire(ctx)
@@ -108,9 +101,7 @@ func (t *postgresTill) listen(ctx context.Context, heard func(tenant string)) er
 			return fmt.Errorf("wait for recalls: %w", err)
 		case quiet:
 		default:
-			if from, tenant, ok := strings.Cut(notice.Payload, " "); ok && from != t.replica {
-				heard(tenant)
-			}
+			heard(notice.Payload)
 		}
 	}
 }

@@ -359,6 +359,20 @@ func conserve(t *rapid.T) {
 			time.Sleep(time.Duration(rapid.IntRange(0, 20).Draw(t, "seconds")) * time.Second)
 			till.setAway(false)
 		},
+		"answers that get lost": func(t *rapid.T) {
+			till := rapid.SampledFrom(tills).Draw(t, "replica")
+			till.setDeaf(true)
+			f := funds[0]
+			if till == tills[1] {
+				f = funds[1]
+			}
+			h, err := f.Hold(context.Background(), HoldRequest{Tenant: "ten_a", Nodes: []string{"ten_a"}, Nano: rapid.Int64Range(0, 20_000).Draw(t, "nano")})
+			time.Sleep(time.Duration(rapid.IntRange(0, 12).Draw(t, "seconds")) * time.Second)
+			till.setDeaf(false)
+			if err == nil {
+				h.Release()
+			}
+		},
 		"time": func(t *rapid.T) {
 			time.Sleep(time.Duration(rapid.IntRange(0, 12_000).Draw(t, "ms")) * time.Millisecond)
 		},
@@ -385,6 +399,9 @@ func conserve(t *rapid.T) {
 			t.Fatalf("%d holds are left", f.Open())
 		}
 	}
+	// A chunk of whose making nobody heard is closed when its time is over.
+	time.Sleep(time.Minute)
+	b.closeExpired()
 	for node, w := range b.wallets {
 		if w.balance != opening[node] || w.reserved != 0 {
 			t.Fatalf("%s in the end: %+v, want %d", node, w, opening[node])

@@ -72,16 +72,16 @@ func (h *Hold) Shrink(nano int64) {
 	}
 }
 
-// Chunks are the chunks that the exchange's receipt is to name: every one of
-// its wallets here, in the order in which they are used up. It is asked just
-// before the receipt is stored.
+// Chunks are those that the exchange's receipt is to name, one of each wallet.
+// They are asked for just before the receipt is stored: Postgres may have closed
+// one that the hold began with.
 func (h *Hold) Chunks() []int64 {
 	h.account.mu.Lock()
 	defer h.account.mu.Unlock()
-	ids := make([]int64, 0, 2*h.n)
+	ids := make([]int64, 0, h.n)
 	for _, p := range h.pots[:h.n] {
-		for _, c := range p.chunks {
-			ids = append(ids, c.id)
+		if p.chunk != 0 {
+			ids = append(ids, p.chunk)
 		}
 	}
 	return ids
