@@ -76,7 +76,7 @@ type till interface {
 	// draw takes between least and want nano-USD out of each of the wallets, the
 	// same everywhere, or nothing: then the error is a *Broke. It adds to the
 	// chunk that this process has of a wallet.
-	draw(ctx context.Context, tenant string, nodes []string, least, want int64) ([]drawn, error)
+	draw(ctx context.Context, tenant string, nodes []string, least, want int64) ([]share, error)
 	// renew returns which of the chunks are still ours.
 	renew(ctx context.Context, chunks []int64) (alive []int64, err error)
 	// giveBack lowers each chunk to what it keeps, where it has more, and closes
@@ -88,8 +88,8 @@ type till interface {
 	listen(ctx context.Context, heard func(tenant string)) error
 }
 
-// drawn is a chunk that a draw gave.
-type drawn struct {
+// share is what a draw gave of one wallet.
+type share struct {
 	node  string
 	chunk int64 // 0: the node has no wallet, and so no limit of its own
 	nano  int64

@@ -74,7 +74,7 @@ func (t *bankTill) setDeaf(deaf bool) {
 	t.deaf = deaf
 }
 
-func (t *bankTill) draw(_ context.Context, _ string, nodes []string, least, want int64) ([]drawn, error) {
+func (t *bankTill) draw(_ context.Context, _ string, nodes []string, least, want int64) ([]share, error) {
 	if !t.enter() {
 		return nil, errBankAway
 	}
@@ -94,7 +94,7 @@ func (t *bankTill) draw(_ context.Context, _ string, nodes []string, least, want
 		}
 		amount = min(amount, least+(free-least)/256)
 	}
-	var got []drawn
+	var got []share
 	for _, node := range nodes {
 		id := int64(0)
 		for known, c := range b.chunks {
@@ -110,7 +110,7 @@ func (t *bankTill) draw(_ context.Context, _ string, nodes []string, least, want
 		b.wallets[node].reserved += amount
 		b.chunks[id].left += amount
 		b.chunks[id].expires = b.now().Add(t.ttl)
-		got = append(got, drawn{node: node, chunk: id, nano: amount})
+		got = append(got, share{node: node, chunk: id, nano: amount})
 	}
 	if t.deaf {
 		return nil, errBankAway

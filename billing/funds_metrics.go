@@ -22,7 +22,7 @@ func newFundsMetrics(reg prometheus.Registerer, f *Funds) *fundsMetrics {
 			Help: "Parts of wallets fetched from Postgres, by result.",
 		}, []string{"result"}),
 		overspent: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "weir_billing_overspend_usd_total",
+			Name: "weir_billing_beyond_hold_usd_total",
 			Help: "Cost of exchanges beyond what was held for them: 0 unless Postgres was away or an engine made more than it was asked for.",
 		}),
 		lost: prometheus.NewCounter(prometheus.CounterOpts{

@@ -178,7 +178,7 @@ func (f *Funds) fill(ctx context.Context, c *claim, nodes []string, least, want 
 }
 
 // fillPot holds account.mu.
-func (f *Funds) fillPot(p *pot, d drawn, asked time.Time) {
+func (f *Funds) fillPot(p *pot, d share, asked time.Time) {
 	if d.chunk == 0 {
 		p.lose()
 		p.uncapp = asked.Add(uncappedFor)

@@ -31,6 +31,7 @@ func (f *Funds) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
 			defer cancel()
+			f.away.Store(0) // this is the last try
 			f.giveBack(ctx, f.all(), everything)
 			return nil
 		case <-renew.C:

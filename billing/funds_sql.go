@@ -16,7 +16,7 @@ type postgresTill struct {
 	ttl     time.Duration
 }
 
-func (t *postgresTill) draw(ctx context.Context, tenant string, nodes []string, least, want int64) ([]drawn, error) {
+func (t *postgresTill) draw(ctx context.Context, tenant string, nodes []string, least, want int64) ([]share, error) {
 	rows, err := t.pool.Query(ctx, `
 		SELECT node, chunk, amount
 		  FROM weir_draw($1, $2, $3, $4, $5, $6)`, tenant, nodes, least, want, t.replica, t.ttl)
@@ -24,7 +24,7 @@ func (t *postgresTill) draw(ctx context.Context, tenant string, nodes []string, 
 		return nil, fmt.Errorf("draw: %w", err)
 	}
 	defer rows.Close()
-	var got []drawn
+	var got []share
 	var broke *Broke
 	for rows.Next() {
 		var node string
@@ -37,7 +37,7 @@ func (t *postgresTill) draw(ctx context.Context, tenant string, nodes []string, 
 			broke = &Broke{Node: node, AvailableNano: amount}
 			continue
 		}
-		got = append(got, drawn{node: node, chunk: *chunk, nano: amount})
+		got = append(got, share{node: node, chunk: *chunk, nano: amount})
 	}
 	switch err := rows.Err(); {
 	case err != nil:

@@ -1,0 +1,197 @@
+package billing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// replica is a settle writer and funds of its own on one database.
+type replica struct {
+	*Funds
+
+	settler *Settler
+	stop    func()
+}
+
+func (m *money) replica(name, workerURL string, spool *Spool) *replica {
+	m.t.Helper()
+	u, err := url.Parse(workerURL)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("pool_max_conns", "6")
+	u.RawQuery = q.Encode()
+	pool, err := pgxpool.New(m.t.Context(), u.String())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	s := NewSettler(log, pool, spool, SettleConfig{Timeout: time.Second, Retry: 20 * time.Millisecond}, time.Now)
+	f := NewFunds(log, pool, FundsConfig{
+		Replica: name, Idle: 100 * time.Millisecond,
+		Behind: func() bool { return s.Away() || s.Spooled() > 0 },
+	}, time.Now)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(m.t.Context()))
+	var running sync.WaitGroup
+	running.Go(func() { _ = f.Run(ctx) })
+	running.Go(func() { _ = s.Run(ctx) })
+	r := &replica{Funds: f, settler: s}
+	r.stop = sync.OnceFunc(func() { cancel(); running.Wait(); pool.Close() })
+	m.t.Cleanup(r.stop)
+	return r
+}
+
+// pay holds, works, and settles. It reports whether it was admitted.
+func (r *replica) pay(ctx context.Context, id string, nodes []string, holds, costs int64) (bool, error) {
+	h, err := r.Hold(ctx, HoldRequest{Tenant: "ten_a", Nodes: nodes, Nano: holds})
+	if err != nil {
+		return false, err
+	}
+	receipt := paying(id, costs, h.Chunks()...)
+	err = r.settler.Settle(ctx, receipt, nil)
+	h.Settle(costs)
+	return err == nil, err
+}
+
+// inBooks fails unless the wallets are worth what they should be, nothing is
+// reserved, and the ledger agrees.
+func (m *money) inBooks(want map[string]int64) {
+	m.t.Helper()
+	for node, balance := range want {
+		if got := m.balance(node); got != balance {
+			m.t.Errorf("%s has %d, want %d", node, got, balance)
+		}
+	}
+	if n := m.look(`SELECT count(*) FROM chunks`); n != 0 {
+		m.t.Errorf("%d chunks are left", n)
+	}
+	if n := m.look(`SELECT coalesce(sum(amount_nano), 0)::bigint FROM ledger_entries WHERE account LIKE 'tenant:%'`); n != want["ten_a"] {
+		m.t.Errorf("the ledger has %d for the tenant, want %d", n, want["ten_a"])
+	}
+	if n := m.look(`SELECT coalesce(sum(amount_nano), 0)::bigint FROM ledger_entries`); n != 0 {
+		m.t.Errorf("the ledger sums to %d", n)
+	}
+}
+
+func TestInPostgresABalanceWorth50Of200CallersIsSpentAndNotMore(t *testing.T) {
+	t.Parallel()
+	for _, replicas := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) {
+			t.Parallel()
+			const price, worth, callers = 1_000_000, 50, 200
+			m := newMoney(t)
+			m.credit("paid", price*worth+price/2, "top-up")
+			m.number(`SELECT weir_allot('ten_a', 'prj_a', 'project', $1, NULL)`, price*worth*4)
+			var all []*replica
+			for i := range replicas {
+				all = append(all, m.replica(fmt.Sprint("rep_", i), m.db.WorkerURL, nil))
+			}
+			var admitted atomic.Int64
+			var wg sync.WaitGroup
+			for i := range callers {
+				wg.Go(func() {
+					ok, err := all[i%replicas].pay(t.Context(), fmt.Sprint("req_", i), []string{"ten_a", "prj_a"}, price, price)
+					if broke, refused := errors.AsType[*Broke](err); err != nil && (!refused || broke.Node != "ten_a") {
+						t.Errorf("caller %d: %v", i, err)
+					}
+					if ok {
+						admitted.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			if got := admitted.Load(); got != worth {
+				t.Errorf("%d were admitted to a balance worth %d", got, worth)
+			}
+			for _, r := range all {
+				r.stop()
+				if r.Open() != 0 {
+					t.Errorf("%d holds are left", r.Open())
+				}
+			}
+			m.inBooks(map[string]int64{"ten_a": price / 2, "prj_a": price * worth * 3})
+		})
+	}
+}
+
+// Requests that come one after another to three replicas spend a balance to
+// less than a request: what the others hold idle is recalled.
+func TestInPostgresNothingIsStranded(t *testing.T) {
+	t.Parallel()
+	const price, balance = 1_000_000, 300_999_999
+	m := newMoney(t)
+	m.credit("promo", balance, "welcome")
+	var all []*replica
+	for i := range 3 {
+		all = append(all, m.replica(fmt.Sprint("rep_", i), m.db.WorkerURL, nil))
+	}
+	spent := int64(0)
+	for i := range balance/price + 10 {
+		ok, err := all[i%3].pay(t.Context(), fmt.Sprint("req_", i), []string{"ten_a"}, price, price)
+		if err != nil && !isBroke(err) {
+			t.Fatal(err)
+		}
+		if !ok {
+			break
+		}
+		spent += price
+	}
+	if left := balance - spent; left*100 > balance {
+		t.Errorf("refused with %d of %d left", left, int64(balance))
+	}
+	for _, r := range all {
+		r.stop()
+	}
+	m.inBooks(map[string]int64{"ten_a": balance - spent})
+}
+
+// Receipts that are spooled while Postgres is away are still to be paid: their
+// part of the chunk doesn't go back before they are stored.
+func TestInPostgresAnOutageLosesNoMoney(t *testing.T) {
+	t.Parallel()
+	m := newMoney(t)
+	m.credit("paid", 1_000_000_000, "top-up")
+	wire, _ := newLine(t, m.db.WorkerURL)
+	u, err := url.Parse(m.db.WorkerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = wire.listener.Addr().String()
+	spool, err := OpenSpool(t.TempDir(), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = spool.Close() })
+	r := m.replica("rep_0", u.String(), spool)
+	nodes := []string{"ten_a"}
+	if _, err := r.pay(t.Context(), "req_before", nodes, 2_000_000, 1_000_000); err != nil {
+		t.Fatal(err)
+	}
+	wire.down()
+	if _, err := r.pay(t.Context(), "req_within", nodes, 500_000, 500_000); err != nil {
+		t.Errorf("within the chunk that is here: %v", err)
+	}
+	if _, err := r.pay(t.Context(), "req_beyond", nodes, 900_000_000, 1); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("beyond it: %v", err)
+	}
+	wire.up()
+	deadline := time.Now().Add(20 * time.Second)
+	for r.settler.Away() || r.settler.Spooled() > 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("the spool was not replayed")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.stop()
+	m.inBooks(map[string]int64{"ten_a": 1_000_000_000 - 1_500_000})
+}
