@@ -68,6 +68,7 @@ func TestPrincipalHasWhatIsStored(t *testing.T) {
 		}
 		secret, key := h.key(t, tt.spec)
 		tt.want.Tenant, tt.want.Key = h.tenant.ID, key.ID
+		tt.want.Billing.Nodes = []string{string(h.tenant.ID)}
 		got := mustAuth(t, h.keys(t, tenants.KeysConfig{}), secret)
 		emptyIsNil := cmp.Transformer("empty", func(l []string) []string { return append([]string(nil), l...) })
 		if diff := cmp.Diff(tt.want, *got, emptyIsNil); diff != "" {

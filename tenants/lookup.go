@@ -66,7 +66,8 @@ func (k *Keys) find(ctx context.Context, secret string) (*found, error) {
 }
 
 const foundColumns = `tenant_id, project_id, key_id, kind, hash, pepper_version, scopes, models, cidrs, limits, expires_at,
-		       revoked, suspended, tenant_fairness_id, project_fairness_id, plan, weir_account_limits(tenant_id, project_id)`
+		       revoked, suspended, tenant_fairness_id, project_fairness_id, plan, weir_account_limits(tenant_id, project_id),
+		       weir_key_billing(tenant_id, project_id, key_id)`
 
 // accountLimits are those of a key's owner that are not its plan's.
 type accountLimits struct {
@@ -86,7 +87,7 @@ func scanFound(row pgx.Row) (f *found, hash []byte, version int, err error) {
 	f = &found{}
 	err = row.Scan(
 		&p.Tenant, (*zeronull.Text)(&p.Project), &p.Key, &p.Kind, &hash, &version, &p.Scopes, &p.Models, &f.cidrs,
-		&p.Limits, (*zeronull.Timestamptz)(&p.ExpiresAt), &f.revoked, &f.suspended, &tenantFairness, &projectFairness, &plan, &account)
+		&p.Limits, (*zeronull.Timestamptz)(&p.ExpiresAt), &f.revoked, &f.suspended, &tenantFairness, &projectFairness, &plan, &account, &p.Billing)
 	if err != nil {
 		return nil, nil, 0, err
 	}

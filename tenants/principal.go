@@ -96,6 +96,7 @@ type Principal struct {
 	Scopes        []string // what the key may do, such as "inference:chat"; empty means all that its kind allows
 	Models        []string // public model names that the key may use; empty means all
 	ExpiresAt     time.Time
+	Billing       Billing
 }
 
 // MayUse reports whether the key's allow-list has the model.
