@@ -16,7 +16,7 @@ import (
 func allowedImports() map[string][]string {
 	return map[string][]string{
 		"weir": {
-			"api", "gateway", "gateway/admission", "gateway/catalogue", "gateway/media", "billing", "tenants", "tenants/notify", "responses",
+			"api", "gateway", "gateway/admission", "gateway/catalogue", "gateway/media", "gateway/replica", "billing", "tenants", "tenants/notify", "responses",
 			"scheduler", "scheduler/pool", "scheduler/pool/keda", "scheduler/enginesim", "migrations", "migrations/pgserver",
 			"responses/eventlog",
 		},
@@ -26,6 +26,7 @@ func allowedImports() map[string][]string {
 		"gateway":                 {"gateway/admission", "gateway/catalogue", "billing", "tenants", "scheduler", "scheduler/pool"},
 		"gateway/admission":       {},
 		"gateway/media":           {"tenants", "tenants/notify"},
+		"gateway/replica":         {},
 		"gateway/catalogue":       {"billing", "tenants", "scheduler", "scheduler/pickerconfig"},
 		"responses":               {"gateway", "gateway/catalogue", "gateway/media", "billing", "tenants", "responses/eventlog"},
 		"responses/eventlog":      {},
@@ -64,7 +65,7 @@ func onlyIn() map[string][]string {
 		"google.golang.org/grpc":          {"scheduler/pool/keda", "scheduler/pool/keda/externalscaler"},
 		"github.com/spf13/cobra":          {"weir"},
 		"github.com/pressly/goose/v3":     {"migrations"},
-		"github.com/jackc/pgx/v5":         {"weir", "api", "gateway", "gateway/catalogue", "billing", "tenants", "responses", "migrations", "migrations/pgserver", "migrations/pgtest", "bench"},
+		"github.com/jackc/pgx/v5":         {"weir", "api", "gateway", "gateway/catalogue", "gateway/replica", "billing", "tenants", "responses", "migrations", "migrations/pgserver", "migrations/pgtest", "bench"},
 	}
 }
 

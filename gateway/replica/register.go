@@ -1,0 +1,171 @@
+// Package replica knows which replicas of the gateway live. Each says so in
+// Postgres every few seconds, and Postgres' clock alone decides who is late: the
+// replicas' own need not agree.
+package replica
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Config sets a Register. Zero fields take the default that is named with them.
+type Config struct {
+	Beat time.Duration // between two signs of life (5 s)
+	Dead time.Duration // silence after which a replica counts as dead (20 s)
+	// Changed is called with the number of live replicas when that has changed,
+	// by one goroutine at a time. Nil is fine.
+	Changed func(live int)
+	Now     func() time.Time // nil: time.Now
+}
+
+func (c Config) withDefaults() Config {
+	if c.Beat == 0 {
+		c.Beat = 5 * time.Second
+	}
+	if c.Dead == 0 {
+		c.Dead = 20 * time.Second
+	}
+	if c.Changed == nil {
+		c.Changed = func(int) {}
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return c
+}
+
+// beatTimeout bounds one sign of life.
+const beatTimeout = 3 * time.Second
+
+// Register is one replica's entry among those that live, and what it knows of
+// the others. It is safe for concurrent use.
+type Register struct {
+	log    *slog.Logger
+	worker *pgxpool.Pool
+	cfg    Config
+	id     string
+
+	live atomic.Int32
+	// Of the goroutine that beats: since when it has done so without a gap, and
+	// last.
+	since, last time.Time
+	steady      atomic.Bool // without a gap for as long as it takes to be dead
+}
+
+// NewRegister returns the entry of a new replica, under an id of its own. It is
+// written by Join.
+func NewRegister(log *slog.Logger, worker *pgxpool.Pool, cfg Config) *Register {
+	r := &Register{log: log, worker: worker, cfg: cfg.withDefaults(), id: "rep_" + strings.ToLower(rand.Text())}
+	r.live.Store(1)
+	return r
+}
+
+// ID names this replica, for as long as its process lives.
+func (r *Register) ID() string { return r.id }
+
+// Live is how many replicas live as far as is known, this one among them. While
+// Postgres is away it stays what it was.
+func (r *Register) Live() int { return int(r.live.Load()) }
+
+// Dead is how long a replica may be silent.
+func (r *Register) Dead() time.Duration { return r.cfg.Dead }
+
+// Join writes the entry, before the replica serves.
+func (r *Register) Join(ctx context.Context) error { return r.beat(ctx) }
+
+// Run says that this replica lives until ctx ends, and then that it has stopped.
+func (r *Register) Run(ctx context.Context) error {
+	ticker := time.NewTicker(r.cfg.Beat)
+	defer ticker.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			r.leave(context.WithoutCancel(ctx))
+			return nil
+		case <-ticker.C:
+		}
+		err := r.beat(ctx)
+		if failed := err != nil && ctx.Err() == nil; failed != failing {
+			failing = failed
+			if failed {
+				r.log.Warn("this replica can't say that it lives: the others will count without it", slog.Any("error", err))
+			} else {
+				r.log.Info("this replica counts among the live ones again")
+			}
+		}
+	}
+}
+
+func (r *Register) beat(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
+	defer cancel()
+	var live int
+	err := r.worker.QueryRow(ctx, `SELECT weir_beat($1, $2)`, r.id, r.cfg.Dead).Scan(&live)
+	if err != nil {
+		return fmt.Errorf("replica %s: sign of life: %w", r.id, err)
+	}
+	r.saw(live)
+	return nil
+}
+
+// saw takes in a count. After a gap in which nobody may have reached Postgres
+// the others look dead until they come back: for as long they count as before.
+func (r *Register) saw(live int) {
+	now := r.cfg.Now()
+	if r.last.IsZero() || now.Sub(r.last) > r.cfg.Dead {
+		r.since = now
+	}
+	r.last = now
+	steady := now.Sub(r.since) >= r.cfg.Dead
+	r.steady.Store(steady)
+	if !steady {
+		live = max(live, r.Live())
+	}
+	if int(r.live.Swap(int32(live))) != live { //nolint:gosec // a count of replicas
+		r.cfg.Changed(live)
+	}
+}
+
+func (r *Register) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
+	defer cancel()
+	if _, err := r.worker.Exec(ctx, `SELECT weir_leave($1)`, r.id); err != nil {
+		r.log.Warn("replica could not say that it stops: it counts until it is missed", slog.Any("error", err))
+	}
+}
+
+// Gone lists the replicas that have stopped or died and were not forgotten, the
+// longest gone first. It is empty while this replica can't know: after a gap in
+// which nobody may have reached Postgres all look dead.
+func (r *Register) Gone(ctx context.Context) ([]string, error) {
+	if !r.steady.Load() {
+		return nil, nil
+	}
+	rows, err := r.worker.Query(ctx, `SELECT weir_dead_replicas($1)`, r.cfg.Dead)
+	if err != nil {
+		return nil, fmt.Errorf("list dead replicas: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("list dead replicas: %w", err)
+	}
+	return ids, nil
+}
+
+// Forget removes the entries of replicas of which nothing is left to be looked
+// for. One that has come back keeps its own.
+func (r *Register) Forget(ctx context.Context, ids []string) error {
+	if _, err := r.worker.Exec(ctx, `SELECT weir_forget_replicas($1, $2)`, ids, r.cfg.Dead); err != nil {
+		return fmt.Errorf("forget replicas: %w", err)
+	}
+	return nil
+}
