@@ -25,6 +25,7 @@ import (
 	"weir/gateway/admission"
 	"weir/gateway/catalogue"
 	"weir/gateway/media"
+	"weir/gateway/replica"
 	"weir/migrations"
 	"weir/responses"
 	"weir/responses/eventlog"
@@ -48,6 +49,7 @@ type program struct {
 	settler     *billing.Settler
 	fleet       *gateway.Fleet
 	gateway     *gateway.Gateway
+	replicas    *replica.Register
 	limits      *admission.Redis // nil without Redis
 	responses   *responses.Postgres
 	runs        responses.BackgroundDeps
@@ -82,6 +84,9 @@ func (p *program) wire(ctx context.Context) error {
 		return err
 	}
 	p.buildKeys()
+	if err := p.buildReplica(ctx); err != nil {
+		return err
+	}
 	if err := p.buildSettler(registry); err != nil {
 		return err
 	}
@@ -166,6 +171,22 @@ func (p *program) buildSettler(registry prometheus.Registerer) error {
 	return nil
 }
 
+// buildReplica joins the replicas that live. What is divided by their number
+// follows it.
+func (p *program) buildReplica(ctx context.Context) error {
+	p.replicas = replica.NewRegister(p.log, p.worker, replica.Config{Changed: func(int) {
+		if p.fleet != nil { // it asks for itself when it is built
+			p.fleet.Divide(p.live())
+		}
+	}})
+	p.background = append(p.background, p.replicas.Run)
+	return p.replicas.Join(ctx)
+}
+
+// live is how many replicas there are: as the operator says, else as they say
+// of themselves.
+func (p *program) live() int { return cmp.Or(p.cfg.Replicas, p.replicas.Live()) }
+
 // buildLimits counts in process for one replica, in Redis for several.
 func (p *program) buildLimits() (admission.Store, error) {
 	if p.cfg.RedisURL == "" {
@@ -176,7 +197,7 @@ func (p *program) buildLimits() (admission.Store, error) {
 		return nil, err
 	}
 	p.closers = append(p.closers, client.Close)
-	p.limits = admission.NewRedis(p.log, client, admission.RedisConfig{Replicas: func() int { return p.cfg.Replicas }})
+	p.limits = admission.NewRedis(p.log, client, admission.RedisConfig{Replicas: p.live})
 	p.background = append(p.background, p.limits.Run)
 	return p.limits, nil
 }
@@ -191,7 +212,7 @@ func openRedis(c *Config) (*redis.Client, error) {
 
 func (p *program) buildGateway(limits admission.Store, registry *prometheus.Registry) {
 	p.fleet = gateway.NewFleet(p.log, p.catalogue, registry)
-	p.fleet.Divide(p.cfg.Replicas)
+	p.fleet.Divide(p.live())
 	p.background = append(p.background, p.fleet.Run)
 	p.gateway = gateway.New(p.log, gateway.Deps{
 		Catalogue: p.catalogue, Limits: limits, Pools: p.fleet, Receipts: p.settler, Metrics: registry,
@@ -324,22 +345,26 @@ func (p *program) checks() []api.Check {
 			return nil
 		}},
 	}
-	if n := p.cfg.Replicas; n > 1 {
-		list = append(list, api.Check{Name: "pools", Note: true, Run: func(context.Context) error {
+	list = append(list, api.Check{Name: "pools", Note: true, Run: func(context.Context) error {
+		if n := p.live(); n > 1 {
 			return fmt.Errorf("%d replicas have queues of their own: what a pool may run and hold is divided by %d, and order and fairness hold within a replica", n, n)
-		}})
-	}
+		}
+		return nil
+	}})
 	list = append(list, api.Check{Name: "isolation", Run: p.gateway.CheckIsolation})
 	if p.limits != nil {
 		list = append(list, api.Check{Name: "redis", Run: func(context.Context) error {
 			if !p.limits.Healthy() {
-				return errors.New("no answer: this replica counts limits for itself")
+				return fmt.Errorf("no answer: this replica counts limits for itself, each divided by %d", p.live())
 			}
 			return nil
 		}})
-	} else if p.cfg.Replicas > 1 {
+	} else {
 		list = append(list, api.Check{Name: "redis", Run: func(context.Context) error {
-			return errors.New("several replicas but no WEIR_REDIS_URL: each counts limits for itself")
+			if p.live() > 1 {
+				return errors.New("several replicas but no WEIR_REDIS_URL: each grants every limit in full")
+			}
+			return nil
 		}})
 	}
 	return list

@@ -63,7 +63,7 @@ type Config struct {
 	AuthStale      time.Duration
 	KeepAlive      time.Duration
 	DrainTimeout   time.Duration
-	Replicas       int
+	Replicas       int    // 0: counted
 	BackgroundRuns int    // that this replica makes at once
 	FairnessIDs    int    // that metrics show
 	BillingMode    string // off, shadow, enforce: of tenants without a mode of their own

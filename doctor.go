@@ -75,7 +75,7 @@ func diagnose(ctx context.Context, c *Config) []finding {
 	if c.RedisURL != "" {
 		list = append(list, checkRedis(ctx, c))
 	} else if c.Replicas > 1 {
-		list = append(list, warning("redis", "several replicas but no WEIR_REDIS_URL", "set it, or limits are divided by the number of replicas"))
+		list = append(list, warning("redis", "several replicas but no WEIR_REDIS_URL", "set it, or each replica grants every limit in full"))
 	}
 	app, worker, err := openPools(ctx, c)
 	if err != nil {

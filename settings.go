@@ -70,7 +70,7 @@ func settings() []setting {
 		{name: "auth_stale_max", help: "how long known keys are served while Postgres is away", preset: "30s", set: span(func(c *Config) *time.Duration { return &c.AuthStale })},
 		{name: "stream_keepalive", help: "silence after which a stream gets a keep-alive comment", preset: "15s", set: span(func(c *Config) *time.Duration { return &c.KeepAlive })},
 		{name: "drain_timeout", help: "how long running requests may finish at shutdown", preset: "30s", set: span(func(c *Config) *time.Duration { return &c.DrainTimeout })},
-		{name: "replicas", help: "gateway replicas; what pools may run and hold is divided by it, and limits while Redis is away", preset: "1", set: func(c *Config, v string) error {
+		{name: "replicas", help: "gateway replicas, which are counted in Postgres where this is not set; what pools may run and hold is divided by it, and limits while Redis is away", set: func(c *Config, v string) error {
 			n, err := strconv.Atoi(v)
 			if err != nil || n < 1 {
 				return errors.New("must be a whole number from 1 on")

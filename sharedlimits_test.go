@@ -61,13 +61,23 @@ func TestReplicasShareLimitsWhileRedisIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	settings := []string{"WEIR_REDIS_URL=redis://127.0.0.1:" + port, "WEIR_REPLICAS=2"}
+	settings := []string{"WEIR_REDIS_URL=redis://127.0.0.1:" + port}
 	first, _ := in.serve(t, settings...)
 	firstOps := in.ops
 	second, _ := in.serve(t, settings...)
 	ops := []string{firstOps, in.ops}
 
-	readinessIs(t, ops[0], "degraded")
+	for _, o := range ops { // they have counted each other
+		readinessIs(t, o, "degraded")
+		eventually(t, 30*time.Second, func() string {
+			var r readiness
+			getJSON(t, o+"/readyz", "", &r)
+			if !strings.Contains(r.Checks["redis"], "divided by 2") || !strings.Contains(r.Checks["pools"], "divided by 2") {
+				return fmt.Sprintf("%+v, want two replicas", r)
+			}
+			return ""
+		})
+	}
 	if n := in.admitted(t, 8, first); n != 4 {
 		t.Errorf("without Redis one of two replicas admitted %d of 8 a minute, want its half", n)
 	}

@@ -55,7 +55,7 @@ func NewFleet(log *slog.Logger, source Source, metrics prometheus.Registerer) *F
 
 // Divide tells how many replicas share the pools, each with queues of its own.
 // Each then takes its part of what may run and wait; order and fairness hold
-// within a replica. It is for before Run.
+// within a replica. What runs and waits already goes on.
 func (f *Fleet) Divide(replicas int) {
 	f.mu.Lock()
 	f.replicas = replicas
