@@ -27,6 +27,7 @@ func bugs() []bug {
 		ending = "gateway:TestEveryEnding/"
 		bad    = "responses:TestBadRequestsNameTheirParameter"
 		fuzz   = "responses:FuzzStream"
+		native = "responses:TestOddEventsOfEnginesStillTellTheAnswer/"
 		order  = "responses:TestReasoningTextAndACallComeInTheOrderThatClientsKnow"
 		chain  = ".:TestAnotherReplicaGoesOnWithAChain"
 	)
@@ -51,11 +52,12 @@ func bugs() []bug {
 		{"calls under one index were merged", []string{"gateway:TestToolCallsKeepOneIndexEach/a new id and name under an old number is a new call", odd + "a call id that is taken is replaced"}},
 		{"log probabilities hid the end", []string{odd + "log probabilities are kept with the text"}},
 		{"text came before its item", []string{order, client + "streamed text"}},
-		{"an index grew over items", []string{order, fuzz}},
-		{"items shared an index, and the end named others", []string{order, fuzz}},
+		{"an index grew over items", []string{order, fuzz, native + "indexes of parts that grow"}},
+		{"items shared an index, and the end named others", []string{order, fuzz, native + "one index for all", native + "ids that change"}},
 		{"an index of 0 was left out", []string{order, "responses:TestTheNeutralDescriptionIsAtHand"}},
 		{"a text never ended", []string{order, fuzz}},
 		{"the last event lacked the response", []string{order, fuzz}},
+		{"a last event without output lost the turn", []string{"responses:TestAnEndWithoutOutputLosesNothingThatWasStreamed", ".:TestAnEnginesOwnResponsesAreOurs", ".:TestClientsOfAnEnginesOwnResponses"}},
 		{"a chain lost its tools' calls and outputs", []string{"responses:TestALaterTurnKnowsWhatAToolSaid"}},
 		{"a turn of a tool's output alone was refused", []string{"responses:TestALaterTurnKnowsWhatAToolSaid", ".:TestOpenResponsesCompliance"}},
 		{"what a request goes on from was ignored", []string{chain, "responses:TestAChainShowsTheEngineAllEarlierTurns"}},

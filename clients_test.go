@@ -149,10 +149,15 @@ type rig struct {
 
 func startRig(t *testing.T) *rig {
 	t.Helper()
+	return startRigWith(t, clientsCatalogue)
+}
+
+func startRigWith(t *testing.T, catalogue string) *rig {
+	t.Helper()
 	all := scripts()
 	maps.Copy(all, codexScripts())
 	r := &rig{engine: newScripted(t, all)}
-	r.installation = installWith(t, strings.ReplaceAll(clientsCatalogue, "ENGINE", r.engine.url))
+	r.installation = installWith(t, strings.ReplaceAll(catalogue, "ENGINE", r.engine.url))
 	r.url, _ = r.serve(t)
 	return r
 }

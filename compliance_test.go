@@ -13,7 +13,7 @@ import (
 )
 
 // compliance are the cases of the Open Responses compliance suite, by its own
-// names, as `weir dev` answers them. Each is what the suite asks, and what it
+// names, as `weir dev` answers them with each way to ask an engine. Each is what the suite asks, and what it
 // asserts beyond the schemas.
 func compliance(t *testing.T) map[string]struct {
 	body string
@@ -64,25 +64,27 @@ func TestOpenResponsesCompliance(t *testing.T) {
 	t.Parallel()
 	d := startDev(t, t.TempDir())
 	schemas := vendorNeutral(t)
-	for name, c := range compliance(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			got := comply(t, d, schemas, c.body)
-			call := got.Get(`output.#(type=="function_call")`)
-			if c.call && (call.Get("name").Str != "get_weather" || !gjson.Valid(call.Get("arguments").Str)) {
-				t.Errorf("no call in %s", got.Raw)
-			}
-			if c.then != "" {
-				comply(t, d, schemas, strings.NewReplacer("ID", got.Get("id").Str, "CALL", call.Get("call_id").Str).Replace(c.then))
-			}
-		})
+	for _, model := range []string{"sim-chat", "sim-responses"} {
+		for name, c := range compliance(t) {
+			t.Run(model+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				got := comply(t, d, schemas, model, c.body)
+				call := got.Get(`output.#(type=="function_call")`)
+				if c.call && (call.Get("name").Str != "get_weather" || !gjson.Valid(call.Get("arguments").Str)) {
+					t.Errorf("no call in %s", got.Raw)
+				}
+				if c.then != "" {
+					comply(t, d, schemas, model, strings.NewReplacer("ID", got.Get("id").Str, "CALL", call.Get("call_id").Str).Replace(c.then))
+				}
+			})
+		}
 	}
 }
 
 // comply asks and holds the answer to what the suite asserts of each.
-func comply(t *testing.T, d *dev, schemas *openResponses, members string) gjson.Result {
+func comply(t *testing.T, d *dev, schemas *openResponses, model, members string) gjson.Result {
 	t.Helper()
-	res, err := post(t.Context(), d.url+"/v1/responses", d.key, `{"model":"sim-chat",`+members+`}`)
+	res, err := post(t.Context(), d.url+"/v1/responses", d.key, `{"model":"`+model+`",`+members+`}`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,7 +152,7 @@ func TestDevLeavesAnotherDatabasesCatalogueAlone(t *testing.T) {
 	for _, m := range list.Data {
 		names = append(names, m.ID)
 	}
-	if diff := cmp.Diff([]string{"mine", "sim-chat", "sim-embed"}, names); diff != "" {
+	if diff := cmp.Diff([]string{"mine", "sim-chat", "sim-embed", "sim-responses"}, names); diff != "" {
 		t.Errorf("models (-want +got):\n%s", diff)
 	}
 	curlLine(t, d)

@@ -46,6 +46,13 @@ func (p devPool) yaml(tenant string) string {
 	return text + "  endpoints:\n" + p.endpoints
 }
 
+// addNative puts a model on sale once more, asked for responses at the engine's
+// own endpoint for them.
+func (e *devEngines) addNative(pool, model, engineModel string) {
+	e.models = append(e.models, model)
+	e.routes = append(e.routes, fmt.Sprintf("- {name: %q, engine_model: %q, operations: [chat], upstream: responses, routes: [{pool: %s}]}", model, engineModel, pool))
+}
+
 func (e *devEngines) add(pool, model, operations string, templateKeys ...string) {
 	e.models = append(e.models, model)
 	e.routes = append(e.routes, fmt.Sprintf("- {name: %q, operations: [%s], routes: [{pool: %s}], chat_template_kwargs: [%s]}",
@@ -81,9 +88,11 @@ func (p *playground) simulatedPool(ctx context.Context, e *devEngines) error {
 	e.pools = append(e.pools, devPool{"sim", tenants.IsolationVerified, pool.String()})
 	e.add("sim", "sim-chat", "chat, completions")
 	e.add("sim", "sim-embed", "embeddings")
+	e.addNative("sim", "sim-responses", "sim-chat")
 	e.prices = append(e.prices, // invented, so that receipts have a cost to show
 		`- {model: sim-chat, input: "0.10", cached_input: "0.02", output: "0.40"}`,
-		`- {model: sim-embed, input: "0.02", output: "0"}`)
+		`- {model: sim-embed, input: "0.02", output: "0"}`,
+		`- {model: sim-responses, input: "0.10", cached_input: "0.02", output: "0.40"}`)
 	p.say("%d simulated model servers", simulated)
 	return nil
 }

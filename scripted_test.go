@@ -72,7 +72,7 @@ func newScripted(t *testing.T, scripts map[string][]turn) *scripted {
 // endpoints.
 func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
-	case strings.HasSuffix(r.URL.Path, "/chat/completions"):
+	case strings.HasSuffix(r.URL.Path, "/chat/completions"), strings.HasSuffix(r.URL.Path, "/responses"):
 		raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 8<<20))
 		if err != nil || !gjson.ValidBytes(raw) {
 			http.Error(w, "no JSON", http.StatusBadRequest)
@@ -89,6 +89,9 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // find returns the turn that a conversation is at.
 func (s *scripted) find(body gjson.Result) (name string, number int) {
+	if body.Get("input").Exists() {
+		return findNative(body.Get("input"))
+	}
 	for _, m := range body.Get("messages").Array() {
 		switch m.Get("role").Str {
 		case "user":
@@ -124,6 +127,10 @@ func (s *scripted) play(w http.ResponseWriter, body gjson.Result) {
 	if now.status != 0 {
 		w.WriteHeader(now.status)
 		_, _ = io.WriteString(w, `{"error":{"message":"scripted","type":"ServiceUnavailable","param":null,"code":503}}`)
+		return
+	}
+	if body.Get("input").Exists() {
+		streamNative(w, body, now, breaks)
 		return
 	}
 	s.stream(w, body, now, breaks)

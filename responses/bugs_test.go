@@ -94,3 +94,40 @@ func TestAFaultOfTheContextIsTheInputs(t *testing.T) {
 		t.Error("the engine's own error was changed")
 	}
 }
+
+func TestAnEndWithoutOutputLosesNothingThatWasStreamed(t *testing.T) {
+	t.Parallel()
+	for name, events := range map[string][]string{
+		"after whole items": {
+			itemDone(0, messageItem("msg_1", "hello")), itemDone(1, callItem("fc_1", "call_1", "f", "{}")), ended("completed"),
+		},
+		"after pieces": {
+			textDelta(0, "msg_1", "hel"), textDelta(0, "msg_1", "lo"),
+			added(1, callItem("fc_1", "call_1", "f", "")), argumentsDelta(1, "fc_1", "{}"), ended("completed"),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newNativeDesk(t, &script{events: events})
+			p, err := d.create(t, "ten_a", `{"model":"m","input":"x","stream":true,"tools":[{"type":"function","name":"f"}]}`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := (&oracle{}).read(p.body.Bytes()); err != nil {
+				t.Errorf("%v\n%s", err, p.body.String())
+			}
+			if len(d.store.records) != 1 {
+				t.Fatalf("%d responses are kept", len(d.store.records))
+			}
+			for _, r := range d.store.records {
+				kept := gjson.ParseBytes(r.Object)
+				if got := told(kept); got != "message hello, function_call {}" || len(r.Output) != 2 || string(r.Output[0].JSON) != kept.Get("output.0").Raw {
+					t.Errorf("kept is %s", r.Object)
+				}
+				if !strings.Contains(p.body.String(), `"response":`+string(r.Object)) {
+					t.Errorf("shown last is another than what is kept: %s", p.body.String())
+				}
+			}
+		})
+	}
+}
