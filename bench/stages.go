@@ -23,13 +23,13 @@ func stages() []stage {
 	return []stage{
 		{"HTTP server: read the request, write the answer", []string{
 			"net/http.(*conn).", "net/http.(*response).", "net/http.(*connReader).", "net/http.checkConnErrorWriter.", "net/http.(*timeoutHandler).",
-			"net/http.(*chunkWriter).", "net/http.(*Server).", "net/http.readRequest", "net/http.(*http2serverConn).", "net/http.(*body).", "net/http.(*maxBytesReader).",
+			"net/http.(*chunkWriter).", "net/http.(*Server).", "net/http.readRequest", "net/http.(*http2serverConn).",
 		}},
-		{"HTTP client: connection, request, answer", []string{"net/http.(*persistConn).", "net/http.(*Transport).", "net/http.(*transportRequest).", "net/http.(*bodyEOFSignal).", "net/http.persistConnWriter."}},
+		{"HTTP client: connection, request, answer", []string{"weir/gateway/upstream."}},
 		{"edge: key, body, parsing, headers", []string{"weir/api.", "weir/api/", "weir/tenants.", "github.com/labstack/echo/"}},
 		{"resolve and admit", []string{"weir/gateway.(*exchange).resolve", "weir/gateway.(*exchange).admit", "weir/gateway.(*router).", "weir/gateway/admission.", "github.com/redis/"}},
 		{"schedule, and end the lease", []string{"weir/gateway.(*exchange).schedule", "weir/gateway.(*waiters).", "weir/gateway.(*running).", "weir/scheduler."}},
-		{"build and send the engine's request", []string{"weir/gateway.engineBody", "weir/gateway.(*exchange).post", "weir/gateway.(*engines).", "weir/gateway.(*delivery)."}},
+		{"build the engine's request", []string{"weir/gateway.engineBody", "weir/gateway.(*exchange).post", "weir/gateway.(*engines)."}},
 		{"read the answer, check it, pass it on", []string{"weir/gateway.(*exchange).relay", "weir/gateway.(*exchange).document", "weir/gateway.(*rewriter).", "weir/gateway.(*splitter).", "weir/gateway.(*template).", "weir/gateway.(*exchange).event", "weir/gateway.(*meter)."}},
 		{"settle: the receipt, shared over the batch", []string{"weir/billing.", "weir/gateway.(*exchange).store", "github.com/jackc/"}},
 		{"the log's line", []string{"weir/gateway.(*exchange).report", "log/slog."}},

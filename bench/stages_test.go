@@ -24,7 +24,7 @@ func TestCPUBelongsToTheStageThatAskedForIt(t *testing.T) {
 		{
 			"memory to whoever takes it",
 			[]string{"runtime.mallocgc", "runtime.growslice", "weir/gateway.engineBody", "weir/gateway.(*exchange).run", "weir/api.(*Server).infer"},
-			"build and send the engine's request",
+			"build the engine's request",
 		},
 		{
 			"a library to its caller",

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"weir/gateway/upstream"
 	"weir/scheduler"
 )
 
@@ -22,8 +23,8 @@ func (x *exchange) attempt(ctx context.Context) *Error {
 	x.meter.reset()
 	x.out.prepare(Head{Stream: x.call.Stream, QueueTime: x.queued, Band: x.band, Tier: x.tier, Limit: x.limit, Shutdown: x.model.ShutdownDate})
 
-	d, tried := &delivery{}, len(x.exclude)
-	err := x.forward(ctx, d)
+	trip, tried := &upstream.Trip{}, len(x.exclude)
+	err := x.forward(ctx, trip)
 	if err == nil {
 		return nil
 	}
@@ -31,8 +32,8 @@ func (x *exchange) attempt(ctx context.Context) *Error {
 		x.exclude = x.exclude[:tried] // the endpoint did nothing wrong
 	}
 	result := err.Cause.result()
-	if err.Cause == UpstreamReset && d.written.Load() {
-		if alive := x.probe(ctx); alive && d.reused.Load() {
+	if err.Cause == UpstreamReset && trip.Written() {
+		if alive := x.probe(ctx); alive && trip.Reused() {
 			result = scheduler.Abandoned // it had closed a waiting connection: no fault
 		}
 	}
@@ -57,7 +58,7 @@ func (x *exchange) probe(ctx context.Context) (alive bool) {
 
 // forward sends the request where the lease says and passes on the answer. It
 // returns nil after finish.
-func (x *exchange) forward(ctx context.Context, d *delivery) *Error {
+func (x *exchange) forward(ctx context.Context, trip *upstream.Trip) *Error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var ping func(time.Time) time.Time
@@ -68,7 +69,7 @@ func (x *exchange) forward(ctx context.Context, d *delivery) *Error {
 	defer w.stop()
 	defer followEviction(ctx, x.lease.Evicted(), cancel)()
 
-	resp, err := x.post(ctx, w, d)
+	resp, err := x.post(ctx, w, trip)
 	if err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ func (x *exchange) forward(ctx context.Context, d *delivery) *Error {
 	case !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream"):
 		return &Error{Cause: UpstreamInvalid, Err: fmt.Errorf("a stream of type %q", resp.Header.Get("Content-Type"))}
 	default:
-		return x.relay(ctx, w, d, resp.Body)
+		return x.relay(ctx, w, trip, resp.Body)
 	}
 }
 
@@ -108,19 +109,19 @@ func followEviction(ctx context.Context, evicted <-chan struct{}, cancel context
 }
 
 // post tries the attempt's targets in turn while nothing could be sent.
-func (x *exchange) post(ctx context.Context, w *watch, d *delivery) (*http.Response, *Error) {
+func (x *exchange) post(ctx context.Context, w *watch, trip *upstream.Trip) (*http.Response, *Error) {
 	accept := "application/json"
 	if x.call.Stream {
 		accept = "text/event-stream"
 	}
-	d.onConnect = func() { w.wait(FirstByteLimit, x.times.FirstByte) }
+	trip.OnConnect = func() { w.wait(FirstByteLimit, x.times.FirstByte) }
 	failure := &Error{Cause: Internal, Err: errNoTarget} // never: an attempt has targets
 	for _, target := range x.targets {
 		x.endpoint, x.hideCache = target.Endpoint, !x.g.isolates(x.pool, target)
 		x.exclude = append(x.exclude, target.Endpoint)
 		w.wait(ConnectFailed, x.times.Connect)
 		endpoint := x.pool.Endpoint(target.Endpoint)
-		resp, err := x.g.engines.post(ctx, d, destination{
+		resp, err := x.g.engines.post(ctx, trip, destination{
 			target: target, endpoint: endpoint, path: x.call.Operation.Path(),
 			accept: accept, requestID: attemptID(x.call.ID, x.attempts),
 		}, x.bodyFor(endpoint))
@@ -129,7 +130,7 @@ func (x *exchange) post(ctx context.Context, w *watch, d *delivery) (*http.Respo
 			return resp, nil
 		case ctx.Err() != nil:
 			return nil, ended(ctx)
-		case d.connected.Load():
+		case trip.Connected():
 			return nil, &Error{Cause: UpstreamReset, Err: err}
 		default:
 			failure = &Error{Cause: ConnectFailed, Err: err}

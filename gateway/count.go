@@ -12,6 +12,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"weir/gateway/admission"
+	"weir/gateway/upstream"
 	"weir/scheduler"
 )
 
@@ -122,7 +123,7 @@ func (x *exchange) anyTarget() (scheduler.Target, bool) {
 
 // ask sends one question that is no exchange.
 func (x *exchange) ask(ctx context.Context, to destination, body []byte) (gjson.Result, *Error) {
-	resp, err := x.g.engines.post(ctx, &delivery{onConnect: func() {}}, to, body)
+	resp, err := x.g.engines.post(ctx, &upstream.Trip{}, to, body)
 	if err != nil {
 		return gjson.Result{}, x.unanswered(ctx, err)
 	}

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -10,16 +9,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"weir/gateway/catalogue"
+	"weir/gateway/upstream"
 	"weir/scheduler"
 	"weir/tenants"
 )
@@ -41,8 +38,8 @@ type engines struct {
 	secrets func(env string) string
 	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	mu         sync.Mutex
-	transports map[trust]*http.Transport
+	mu      sync.Mutex
+	clients map[trust]*upstream.Client
 }
 
 // trust is what makes an engine's certificate the right one. The zero value
@@ -68,7 +65,7 @@ func newEngines(cfg Config) *engines {
 	}
 	return &engines{
 		salt: cfg.SaltSecret, secrets: cfg.Secrets, dial: dial,
-		transports: make(map[trust]*http.Transport),
+		clients: make(map[trust]*upstream.Client),
 	}
 }
 
@@ -112,99 +109,23 @@ func engineName(m *catalogue.Model) string {
 	return m.Name
 }
 
-// delivery is how far a request came. The transport's goroutines write it.
-type delivery struct {
-	onConnect func() // called when there is a connection
-
-	body   []byte        // until it is dropped
-	reader *bytes.Reader // of body, in the transport's hands until written
-
-	connected atomic.Bool // a connection was there
-	reused    atomic.Bool // it was one that had waited, so the engine may have closed it meanwhile
-	written   atomic.Bool // the whole request was sent
-}
-
-func (d *delivery) trace() *httptrace.ClientTrace {
-	return &httptrace.ClientTrace{
-		GotConn: func(i httptrace.GotConnInfo) {
-			d.connected.Store(true)
-			d.reused.Store(i.Reused)
-			d.onConnect()
-		},
-		WroteRequest: func(i httptrace.WroteRequestInfo) { d.written.Store(i.Err == nil) },
-	}
-}
-
-// request builds an attempt's request.
-func (d *delivery) request(ctx context.Context, url string, body []byte) (*http.Request, error) {
-	d.body, d.reader = body, bytes.NewReader(body)
-	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, d.trace()), http.MethodPost, url, d.reader)
-	if err != nil {
-		return nil, fmt.Errorf("build request: %w", err)
-	}
-	req.GetBody = func() (io.ReadCloser, error) { // where a waiting connection turns out to be closed
-		d.reader = bytes.NewReader(d.body)
-		return io.NopCloser(d.reader), nil
-	}
-	return req, nil
-}
-
-// drop forgets the body, which net/http would else hold until the answer has
-// ended. It reports false while the body is still being sent.
-func (d *delivery) drop() bool {
-	if !d.written.Load() {
-		return false
-	}
-	d.body = nil
-	d.reader.Reset(nil)
-	return true
-}
-
-// closedIdle is the text of net/http's error for a connection of which it read
-// the end before it counted on an answer. The error itself is not exported.
-const closedIdle = "http: server closed idle connection"
-
-// unread reports whether err proves that the engine read nothing of the
-// request: it had closed the waiting connection on which we were about to send.
-// (Where not a byte was written, net/http itself takes another connection.) A
-// connection that breaks later proves nothing, for the request may have broken
-// the engine.
-func (d *delivery) unread(err error) bool { return d.reused.Load() && err.Error() == closedIdle }
-
-// post sends one attempt and returns the answer, whatever its status. What the
-// engine provably never read is sent again, on another connection: each time it
-// happens, there is one waiting connection less. The body is bytes in memory:
-// one that were still read from the caller could be cut by the server's own
-// reading, in mid-stream.
-func (e *engines) post(ctx context.Context, d *delivery, to destination, body []byte) (*http.Response, error) {
-	req, err := d.request(ctx, to.target.URL+to.path, body)
+// post sends one attempt and returns the answer, whatever its status. The body
+// is bytes in memory: one that were still read from the caller could be cut by
+// the server's own reading, in mid-stream.
+func (e *engines) post(ctx context.Context, trip *upstream.Trip, to destination, body []byte) (*http.Response, error) {
+	client, err := e.client(trustOf(to.endpoint))
 	if err != nil {
 		return nil, err
 	}
-	transport, err := e.transport(trustOf(to.endpoint))
-	if err != nil {
-		return nil, err
-	}
-	h := req.Header
-	for _, kv := range to.target.Headers {
-		h.Add(kv[0], kv[1])
-	}
-	h.Set("Content-Type", "application/json")
-	h.Set("Accept", to.accept)
-	h.Set("X-Request-Id", to.requestID)
-	h.Set("User-Agent", "weir")
+	header := make([][2]string, 0, 5+len(to.target.Headers))
+	header = append(header, [2]string{"Content-Type", "application/json"}, [2]string{"Accept", to.accept},
+		[2]string{"X-Request-Id", to.requestID}, [2]string{"User-Agent", "weir"})
 	if name := to.endpoint.APIKeyEnv; name != "" && e.secrets != nil {
-		h.Set("Authorization", "Bearer "+e.secrets(name))
+		header = append(header, [2]string{"Authorization", "Bearer " + e.secrets(name)})
 	}
-	for { // by RoundTrip: no redirects, no cookies; an engine has no business with either
-		resp, err := transport.RoundTrip(req)
-		if err == nil || !d.unread(err) || ctx.Err() != nil {
-			return resp, err
-		}
-		if req.Body, err = req.GetBody(); err != nil {
-			return nil, err
-		}
-	}
+	return client.Do(ctx, &upstream.Request{
+		Base: to.target.URL, Path: to.path, Header: append(header, to.target.Headers...), Body: body,
+	}, trip)
 }
 
 // destination is where and as what one attempt goes.
@@ -216,32 +137,21 @@ type destination struct {
 	requestID string // "<request id>.<attempt>"
 }
 
-// transport returns the one that trusts so. There are as many as the catalogue
+// client returns the one that trusts so. There are as many as the catalogue
 // names files and server names.
-func (e *engines) transport(to trust) (*http.Transport, error) {
+func (e *engines) client(to trust) (*upstream.Client, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if t := e.transports[to]; t != nil {
-		return t, nil
+	if c := e.clients[to]; c != nil {
+		return c, nil
 	}
 	conf, err := to.config()
 	if err != nil {
 		return nil, err
 	}
-	var http1 http.Protocols
-	http1.SetHTTP1(true)
-	t := &http.Transport{
-		DialContext:            e.dial,
-		TLSClientConfig:        conf,
-		TLSHandshakeTimeout:    10 * time.Second,
-		Protocols:              &http1,
-		DisableCompression:     true,
-		MaxIdleConnsPerHost:    1024,
-		IdleConnTimeout:        idleConn,
-		MaxResponseHeaderBytes: 64 << 10,
-	}
-	e.transports[to] = t
-	return t, nil
+	c := upstream.New(upstream.Config{Dial: e.dial, TLS: conf, IdleFor: idleConn})
+	e.clients[to] = c
+	return c, nil
 }
 
 // certPool reads the certificates that sign an engine's.
@@ -261,7 +171,7 @@ func certPool(file string) (*x509.CertPool, error) {
 func (e *engines) close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, t := range e.transports {
-		t.CloseIdleConnections()
+	for _, c := range e.clients {
+		c.Close()
 	}
 }

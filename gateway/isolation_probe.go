@@ -13,6 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"weir/gateway/catalogue"
+	"weir/gateway/upstream"
 	"weir/scheduler"
 	"weir/tenants"
 )
@@ -114,7 +115,7 @@ func (g *Gateway) cachedTokens(ctx context.Context, by probe, t scheduler.Target
 		ask = `"prompt":%s`
 	}
 	body := fmt.Sprintf(`{"model":%s,"cache_salt":%s,"max_tokens":1,`+ask+`}`, quoteJSON(engineName(by.model)), quoteJSON(salt), quoteJSON(prompt))
-	resp, err := g.engines.post(ctx, &delivery{onConnect: func() {}}, destination{
+	resp, err := g.engines.post(ctx, &upstream.Trip{}, destination{
 		target: t, endpoint: by.pool.Endpoint(t.Endpoint), path: by.op.Path(), accept: "application/json", requestID: "isolation." + rand.Text(),
 	}, []byte(body))
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"weir/gateway/upstream"
 	"weir/scheduler"
 )
 
@@ -25,7 +26,7 @@ var (
 // relay passes a stream on: each read's whole events in one piece. Only the
 // engine's end marker is success, and the caller sees it when the receipt is
 // stored.
-func (x *exchange) relay(ctx context.Context, w *watch, d *delivery, body io.Reader) *Error {
+func (x *exchange) relay(ctx context.Context, w *watch, trip *upstream.Trip, body io.Reader) *Error {
 	s := &splitter{limit: x.g.cfg.MaxEvent}
 	r := x.wire()
 	for {
@@ -45,7 +46,7 @@ func (x *exchange) relay(ctx context.Context, w *watch, d *delivery, body io.Rea
 		case failure != nil:
 			return x.inStream(failure)
 		}
-		x.forget(d)
+		x.forget(trip)
 		if r.preparing() {
 			w.wait(FirstByteLimit, x.times.FirstByte)
 		} else {
@@ -56,8 +57,8 @@ func (x *exchange) relay(ctx context.Context, w *watch, d *delivery, body io.Rea
 
 // forget gives the request's memory back once the caller has seen something:
 // there will be no other attempt.
-func (x *exchange) forget(d *delivery) {
-	if x.body == nil || !x.out.started() || !d.drop() {
+func (x *exchange) forget(trip *upstream.Trip) {
+	if x.body == nil || !x.out.started() || !trip.Written() {
 		return
 	}
 	x.body, x.call.Fields, x.call.Prompt = nil, nil, [2][]byte{}

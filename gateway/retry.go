@@ -15,7 +15,7 @@ import (
 // would fail again, and a request that broke an engine must not meet it twice.
 // An evicted request may go back, since the endpoint did nothing wrong, and
 // that takes nothing of the budget. The one
-// other way to the same endpoint is not a retry: engines.post resends what the
+// other way to the same endpoint is not a retry: upstream.Client resends what the
 // engine provably never read.
 
 const (

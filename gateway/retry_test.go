@@ -4,8 +4,8 @@ import (
 	"context"
 	"io"
 	"net"
-	"net/http/httptrace"
-	"sync"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,36 +51,32 @@ func TestARetryNeverGoesWhereTheRequestWas(t *testing.T) {
 // the only endpoint: nothing was tried, so nothing is retried.
 func TestWhatAnEngineNeverReadIsSentAgain(t *testing.T) {
 	t.Parallel()
-	for name, breakIt := range map[string]func(*brokenConn){
-		"the engine's end comes as the connection is taken": func(c *brokenConn) {
-			close(c.ended)
-			<-c.closed // net/http knows it now
-		},
-		"not a byte could be written": func(c *brokenConn) { c.mute() },
+	for name, breakIt := range map[string]func(*engine, *muteConn){
+		"the engine had closed the connection": func(e *engine, _ *muteConn) { e.CloseClientConnections() },
+		"not a byte could be written":          func(_ *engine, c *muteConn) { c.muted.Store(true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := serve(t, answers(200, document))
-			var first *brokenConn
+			first, dials := &muteConn{}, 0
 			h := build(t, []string{e.URL}, func(h *house) {
 				h.config.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 					c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-					if err != nil || first != nil {
-						return c, err
+					if dials++; dials == 1 && strings.HasPrefix(name, "not a byte") {
+						first.Conn = c
+						return first, err
 					}
-					first = newBrokenConn(c)
-					return first, nil
+					return c, err
 				}
 			})
 			for i := range 2 {
-				ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
-					if i == 1 && info.Conn == net.Conn(first) {
-						breakIt(first)
-					}
-				}})
-				if err := h.Run(ctx, h.call(func(c *gateway.Call) { c.ID = "req_" + string(rune('1'+i)) }), &caller{}); err != nil {
+				if err := h.Run(t.Context(), h.call(func(c *gateway.Call) { c.ID = "req_" + string(rune('1'+i)) }), &caller{}); err != nil {
 					t.Fatal(err)
 				}
+				breakIt(e, first)
+			}
+			if dials != 2 {
+				t.Errorf("%d connections, want another for the second request", dials)
 			}
 			if diff := cmp.Diff([]scheduler.Result{scheduler.Completed, scheduler.Completed}, h.pools.results()); diff != "" {
 				t.Errorf("leases (-want +got):\n%s", diff)
@@ -95,67 +91,15 @@ func TestWhatAnEngineNeverReadIsSentAgain(t *testing.T) {
 	}
 }
 
-// brokenConn is a connection of which the other end closes, or that takes no
-// more bytes, when the test says so.
-type brokenConn struct {
+// muteConn is a connection that takes no more bytes when the test says so.
+type muteConn struct {
 	net.Conn
-	reads  chan []byte // what came
-	ended  chan struct{}
-	closed chan struct{}
-	once   sync.Once
-
-	mu    sync.Mutex
-	muted bool
+	muted atomic.Bool
 }
 
-func newBrokenConn(c net.Conn) *brokenConn {
-	b := &brokenConn{Conn: c, reads: make(chan []byte), ended: make(chan struct{}), closed: make(chan struct{})}
-	go func() {
-		defer close(b.reads)
-		for {
-			p := make([]byte, 4096)
-			n, err := c.Read(p)
-			select {
-			case b.reads <- p[:n]:
-			case <-b.closed:
-				return
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return b
-}
-
-func (b *brokenConn) mute() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.muted = true
-}
-
-func (b *brokenConn) Read(p []byte) (int, error) {
-	select {
-	case <-b.ended:
-		return 0, io.EOF
-	case got, ok := <-b.reads:
-		if !ok {
-			return 0, io.EOF
-		}
-		return copy(p, got), nil // net/http reads 4 KiB at a time
-	}
-}
-
-func (b *brokenConn) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.muted {
+func (c *muteConn) Write(p []byte) (int, error) {
+	if c.muted.Load() {
 		return 0, io.ErrClosedPipe
 	}
-	return b.Conn.Write(p)
-}
-
-func (b *brokenConn) Close() error {
-	b.once.Do(func() { close(b.closed) })
-	return b.Conn.Close()
+	return c.Conn.Write(p)
 }
