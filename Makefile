@@ -94,6 +94,10 @@ bench-scheduling: build ## measure the scheduler in virtual time, and agents thr
 	go run ./bench/replay -o docs/scheduling.md -traces $(or $(TRACES),../shared/traces)
 	go run ./bench -weir .bin/weir -agents 3000 -o docs/scheduling.md
 
+.PHONY: bench-billing
+bench-billing: redis ## measure settling, admission and races for money; writes docs/billing.md
+	go run ./bench/money -o docs/billing.md
+
 .PHONY: clean
 clean: ## remove built programs (state stays under .weir)
 	rm -rf .bin

@@ -52,6 +52,7 @@ func allowedImports() map[string][]string {
 		"bench/section":              {},
 		"bench":                      {"bench/section", "migrations", "migrations/pgserver"},
 		"bench/replay":               {"bench/section", "scheduler"},
+		"bench/money":                {"bench/section", "billing", "gateway/admission", "migrations", "migrations/pgserver"},
 		"deploy/realmodel/tinymodel": {},
 	}
 }
@@ -66,7 +67,7 @@ func onlyIn() map[string][]string {
 		"google.golang.org/grpc":          {"scheduler/pool/keda", "scheduler/pool/keda/externalscaler"},
 		"github.com/spf13/cobra":          {"weir"},
 		"github.com/pressly/goose/v3":     {"migrations"},
-		"github.com/jackc/pgx/v5":         {"weir", "api", "gateway", "gateway/catalogue", "gateway/replica", "billing", "tenants", "responses", "migrations", "migrations/pgserver", "migrations/pgtest", "bench"},
+		"github.com/jackc/pgx/v5":         {"weir", "api", "gateway", "gateway/catalogue", "gateway/replica", "billing", "tenants", "responses", "migrations", "migrations/pgserver", "migrations/pgtest", "bench", "bench/money"},
 	}
 }
 
