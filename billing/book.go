@@ -93,6 +93,15 @@ func (b *Book) Rate(model string, tenant tenants.ID, at time.Time) (Price, bool)
 	return Price{}, false
 }
 
+// InEffect is the newest price of a tenant's own at a moment, or of the list
+// (""), one that has lapsed included.
+func (b *Book) InEffect(model string, tenant tenants.ID, at time.Time) (Price, bool) {
+	if p := inEffect(b.timeline(model, tenant), at); p != nil {
+		return *p, true
+	}
+	return Price{}, false
+}
+
 // Version is the price that a receipt names; false when the book lacks it.
 func (b *Book) Version(version int64) (Price, bool) {
 	if b == nil || b.versions[version] == nil {
@@ -118,6 +127,9 @@ func (b *Book) Since(earlier *Book) []Price {
 
 // timeline is a model's prices for a tenant of its own, or of the list.
 func (b *Book) timeline(model string, tenant tenants.ID) []*Price {
+	if b == nil {
+		return nil
+	}
 	switch s := b.models[model]; {
 	case s == nil:
 		return nil

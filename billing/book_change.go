@@ -135,7 +135,8 @@ func (b *Book) changes(tenant tenants.ID, specs []PriceSpec, now time.Time) ([]P
 }
 
 // resolve finds the published version that a spec means, or makes a new one.
-// The past is open only to a timeline that has no price yet.
+// The past is open only to a timeline that has no price yet; for a tenant, which
+// paid the list's until now, only where the spec says so.
 func (b *Book) resolve(tenant tenants.ID, spec *PriceSpec, now time.Time) (p Price, isNew bool, err error) {
 	if p, err = spec.Price(); err != nil {
 		return Price{}, false, err
@@ -157,8 +158,8 @@ func (b *Book) resolve(tenant tenants.ID, spec *PriceSpec, now time.Time) (p Pri
 	switch {
 	case published && old.sameTerms(&p):
 		return *old, false, nil
-	case published, current != nil && p.EffectiveFrom.Before(now):
-		return Price{}, false, fmt.Errorf("%w: %s: what it costs from %s is published; leave effective_from out, or name a time to come",
+	case published, p.EffectiveFrom.Before(now) && (current != nil || tenant != "" && !spec.Backdated):
+		return Price{}, false, fmt.Errorf("%w: %s: what it costs from %s is settled; leave effective_from out, or name a time to come",
 			ErrPrice, p.Model, p.EffectiveFrom.UTC().Format(time.RFC3339))
 	default:
 		return p, true, nil

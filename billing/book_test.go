@@ -150,3 +150,41 @@ func TestSinceListsWhatWasPublishedMeanwhile(t *testing.T) {
 		t.Errorf("since itself: %+v", got)
 	}
 }
+
+func TestATenantsFirstPriceMayBeBackdatedOnPurpose(t *testing.T) {
+	t.Parallel()
+	now := day(20)
+	book := NewBook([]Price{
+		{Model: "m", Version: 1, EffectiveFrom: day(1), Tiers: DefaultTiers()},
+		{Model: "m", Version: 2, EffectiveFrom: day(5), Tiers: DefaultTiers(), Tenant: "ten_b"},
+	})
+	spec := func(backdated bool) []PriceSpec {
+		return []PriceSpec{{Model: "m", RateSpec: RateSpec{Input: "1", Output: "1"}, EffectiveFrom: new(day(10)), Backdated: backdated}}
+	}
+	for _, tt := range []struct {
+		name      string
+		tenant    tenants.ID
+		backdated bool
+		want      error
+	}{
+		{"its first, and it is said", "ten_a", true, nil},
+		{"its first, and it isn't said", "ten_a", false, ErrPrice},
+		{"not its first", "ten_b", true, ErrPrice},
+		{"the list's", "", true, ErrPrice},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := book.Changes(tt.tenant, spec(tt.backdated), now)
+			if !errors.Is(err, tt.want) {
+				t.Fatalf("got %v, %v, want %v", got, err, tt.want)
+			}
+			if err == nil && (len(got) != 1 || got[0].Before == nil || got[0].Before.Version != 1) {
+				t.Errorf("got %+v, want one in place of the list's", got)
+			}
+		})
+	}
+	again, err := book.Changes("ten_a", []PriceSpec{{Model: "m", ListPrice: true}}, now)
+	if err != nil || len(again) > 0 {
+		t.Errorf("the list's price for who pays it already: %v, %v", again, err)
+	}
+}

@@ -20,6 +20,7 @@ type PriceSpec struct {
 	Tiers         map[tenants.Tier]string `yaml:"tiers,omitempty" json:"tiers,omitempty"`                   // multipliers, such as "0.5"; "none": not sold; absent: DefaultTiers
 	LongContext   []StepSpec              `yaml:"long_context,omitempty" json:"long_context,omitempty"`     // rates of long requests
 	EffectiveFrom *time.Time              `yaml:"effective_from,omitempty" json:"effective_from,omitempty"` // absent: when it is published
+	Backdated     bool                    `yaml:"backdated,omitempty" json:"backdated,omitempty"`           // a tenant's first own price may be effective from a past time: what was billed since can be rated again
 }
 
 // RateSpec is the rates of a price.

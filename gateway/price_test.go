@@ -59,8 +59,9 @@ func TestWhatIsServedIsWhatIsBilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := h.ledger.all()[0]
-			if r.Tier != string(tt.served) || to.head.Tier != tt.served || r.PriceVersion != tt.version || r.CostNano != tt.cost {
-				t.Errorf("served at %q, told %q, version %d, cost %d, want %+v", r.Tier, to.head.Tier, r.PriceVersion, r.CostNano, tt)
+			if r.Tier != string(tt.served) || to.head.Tier != tt.served || r.PriceVersion != tt.version ||
+				r.CostNano != tt.cost || r.SavedNano != tt.saved {
+				t.Errorf("served at %q, told %q, version %d, cost %d, saved %d, want %+v", r.Tier, to.head.Tier, r.PriceVersion, r.CostNano, r.SavedNano, tt)
 			}
 		})
 	}

@@ -148,7 +148,7 @@ func (x *exchange) receipt(cause Cause) billing.Receipt {
 		if err != nil { // a broken price or an absurd count: the usage is kept, the cost can be made up for
 			x.g.log.Error("exchange not rated", slog.String("request_id", c.ID), slog.Any("error", err))
 		}
-		r.CostNano = cost.Nano
+		r.CostNano, r.SavedNano = cost.Nano, cost.SavedNano
 	}
 	return r
 }

@@ -49,6 +49,12 @@ func (s *Store) InTenant(ctx context.Context, tenant ID, work func(pgx.Tx) error
 	return InTenant(ctx, s.app, tenant, work)
 }
 
+// Audit records a change that another package makes for a tenant, in the
+// transaction that makes it. Actor says who asked for it.
+func Audit(ctx context.Context, tx pgx.Tx, tenant ID, actor, action, target string, detail map[string]any) error {
+	return writeAudit(ctx, tx, tenant, actor, action, target, detail)
+}
+
 // writeAudit records a change in the transaction that makes it.
 func writeAudit(ctx context.Context, tx pgx.Tx, tenant ID, actor, action, target string, detail map[string]any) error {
 	if !plainText(actor, 200) {

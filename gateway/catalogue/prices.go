@@ -71,7 +71,7 @@ func (s *Snapshot) Unpriced(at time.Time) []string { return s.doc.unpriced(s.Pri
 // in the caller's transaction (billing.PutPrices), and announces it: running
 // replicas follow as soon as it commits.
 func PublishPrices(ctx context.Context, tx pgx.Tx, tenant tenants.ID, specs []billing.PriceSpec) ([]billing.PriceChange, error) {
-	if err := checkModels(ctx, tx, specs); err != nil {
+	if err := CheckPrices(ctx, tx, specs); err != nil {
 		return nil, err
 	}
 	changes, err := billing.PutPrices(ctx, tx, tenant, specs)
@@ -84,8 +84,8 @@ func PublishPrices(ctx context.Context, tx pgx.Tx, tenant tenants.ID, specs []bi
 	return changes, nil
 }
 
-// checkModels complains about prices of what nobody sells.
-func checkModels(ctx context.Context, tx pgx.Tx, specs []billing.PriceSpec) error {
+// CheckPrices complains about prices of what nobody sells.
+func CheckPrices(ctx context.Context, tx pgx.Tx, specs []billing.PriceSpec) error {
 	sold, err := bodies[Model](ctx, tx, `SELECT body FROM models`)
 	if err != nil {
 		return fmt.Errorf("read models: %w", err)
