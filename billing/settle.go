@@ -24,7 +24,7 @@ var (
 
 // SettleConfig bounds the settle writer. Zero values take the defaults.
 type SettleConfig struct {
-	MaxBatch    int           // receipts a transaction; 200
+	MaxBatch    int           // receipts a transaction; 500
 	MaxInFlight int           // transactions at once; 2
 	MaxPending  int           // receipts that wait for a transaction; 10000
 	Linger      time.Duration // how long one waits for others, where there were others just now; 500us, negative: never
@@ -35,7 +35,7 @@ type SettleConfig struct {
 }
 
 func (c SettleConfig) withDefaults() SettleConfig {
-	c.MaxBatch = positive(c.MaxBatch, 200)
+	c.MaxBatch = positive(c.MaxBatch, 500)
 	c.MaxInFlight = positive(c.MaxInFlight, 2)
 	c.MaxPending = positive(c.MaxPending, 10_000)
 	if c.Linger == 0 {

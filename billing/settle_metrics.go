@@ -40,7 +40,7 @@ func newSettleMetrics(reg prometheus.Registerer, s *Settler) *settleMetrics {
 		batch: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "weir_settle_batch_receipts",
 			Help:    "Receipts that shared one transaction.",
-			Buckets: prometheus.ExponentialBuckets(1, 2, 9),
+			Buckets: prometheus.ExponentialBuckets(1, 2, 10),
 		}),
 		receipts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_receipts_total",

@@ -257,8 +257,10 @@ CREATE TYPE weir_receipt_money AS (
 -- changes their balances. A payer stands in it once. only_kind burns nothing else.
 -- +goose StatementBegin
 CREATE FUNCTION weir_burn(payers text[], costs bigint[], txns bigint[], against text, only_kind text DEFAULT NULL) RETURNS void
-LANGUAGE sql
+LANGUAGE plpgsql -- which keeps its plans, as LANGUAGE sql doesn't
 AS $$
+#variable_conflict use_column
+BEGIN
     WITH due AS (
         SELECT * FROM unnest(payers, costs, txns) AS d (tenant_id, cost, txn)
     ), queue AS (
@@ -266,8 +268,10 @@ AS $$
                sum(l.remaining_nano) OVER (PARTITION BY l.tenant_id ORDER BY l.priority, l.expires_at NULLS LAST, l.id)
                    - l.remaining_nano AS before
           FROM due d
-          JOIN credit_lots l ON l.tenant_id = d.tenant_id AND l.open
-         WHERE only_kind IS NULL OR l.kind = only_kind
+         CROSS JOIN LATERAL ( -- each tenant's by index, never all lots
+               SELECT * FROM credit_lots l
+                WHERE l.tenant_id = d.tenant_id AND l.open AND (only_kind IS NULL OR l.kind = only_kind)
+               OFFSET 0) l
     ), burnt AS (
         UPDATE credit_lots l
            SET remaining_nano = l.remaining_nano - least(q.remaining_nano, q.cost - q.before)::bigint,
@@ -285,7 +289,8 @@ AS $$
       LEFT JOIN (SELECT tenant_id, sum(taken)::bigint AS taken FROM burnt GROUP BY tenant_id) b ON b.tenant_id = d.tenant_id
      WHERE coalesce(b.taken, 0) < d.cost
     UNION ALL
-    SELECT tenant_id, txn, against, 0, cost FROM due
+    SELECT tenant_id, txn, against, 0, cost FROM due;
+END
 $$;
 -- +goose StatementEnd
 
@@ -303,6 +308,11 @@ $$;
 CREATE FUNCTION weir_settle_money(batch weir_receipt_money[], OUT stored text[], OUT overspent_nano bigint)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, public, pg_temp
+-- The right plan is the same for any batch: the keys of its rows, by index.
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_mergejoin = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -931,6 +941,48 @@ AS $$
 BEGIN
     DELETE FROM wallets w WHERE w.tenant_id = p_tenant AND w.node = p_node AND w.scope <> 'tenant';
     RETURN FOUND;
+END
+$$;
+-- +goose StatementEnd
+
+-- weir_make_receipt_partitions makes the partitions of this month and the three
+-- to come, by UTC, and moves there what the default partition holds for them.
+-- It returns how many rows stay in the default partition: any is a fault of a
+-- clock. It may be called at any time, by several at once.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION weir_make_receipt_partitions() RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, public, pg_temp
+AS $$
+DECLARE
+    this_month timestamp := date_trunc('month', now() AT TIME ZONE 'UTC');
+    opens      timestamptz;
+    closes     timestamptz;
+    part       text;
+    stray      bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('weir.receipt_partitions'));
+    FOR ahead IN 0..3 LOOP
+        opens := (this_month + make_interval(months => ahead)) AT TIME ZONE 'UTC';
+        closes := (this_month + make_interval(months => ahead + 1)) AT TIME ZONE 'UTC';
+        part := 'receipts_' || to_char(opens AT TIME ZONE 'UTC', 'YYYY_MM');
+        CONTINUE WHEN to_regclass('public.' || part) IS NOT NULL;
+
+        -- Attaching a filled table needs a weaker lock on the parent than
+        -- creating a partition in place. What would be stored in the default
+        -- partition waits: a row that came after the move would be in the way.
+        LOCK TABLE public.receipts_default IN SHARE ROW EXCLUSIVE MODE;
+        EXECUTE format('CREATE TABLE public.%I (LIKE public.receipts INCLUDING ALL)', part);
+        EXECUTE format(
+            'WITH moved AS (DELETE FROM public.receipts_default WHERE settled_at >= %L AND settled_at < %L RETURNING *)
+             INSERT INTO public.%I SELECT * FROM moved', opens, closes, part);
+        EXECUTE format('ALTER TABLE public.%I ENABLE ROW LEVEL SECURITY', part);
+        EXECUTE format('ALTER TABLE public.%I FORCE ROW LEVEL SECURITY', part);
+        EXECUTE format('ALTER TABLE public.receipts ATTACH PARTITION public.%I FOR VALUES FROM (%L) TO (%L)',
+            part, opens, closes);
+    END LOOP;
+    SELECT count(*) INTO stray FROM receipts_default;
+    RETURN stray;
 END
 $$;
 -- +goose StatementEnd
