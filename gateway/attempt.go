@@ -117,7 +117,7 @@ func (x *exchange) post(ctx context.Context, w *watch, trip *upstream.Trip) (*ht
 	trip.OnConnect = func() { w.wait(FirstByteLimit, x.times.FirstByte) }
 	failure := &Error{Cause: Internal, Err: errNoTarget} // never: an attempt has targets
 	for _, target := range x.targets {
-		x.endpoint, x.hideCache = target.Endpoint, !x.g.isolates(x.pool, target)
+		x.endpoint, x.hideCache = target.Endpoint, !x.g.isolates(x.pool, target, x.call.Operation)
 		x.exclude = append(x.exclude, target.Endpoint)
 		w.wait(ConnectFailed, x.times.Connect)
 		endpoint := x.pool.Endpoint(target.Endpoint)

@@ -33,8 +33,13 @@ const (
 	proveAtOnce = 8                // endpoints
 )
 
-// spot is one endpoint of a pool. Another URL is another server.
-type spot struct{ pool, endpoint, url string }
+// spot is one endpoint of a pool, and one way to ask it. Another URL is another
+// server; and an engine that keeps tenants apart in chats may not do so in
+// responses of its own.
+type spot struct {
+	pool, endpoint, url string
+	native              bool
+}
 
 // proof is what probes of an endpoint have found.
 type proof struct {
@@ -66,13 +71,14 @@ func (i *isolation) proven(s spot, now time.Time) bool {
 	return p != nil && !p.at.IsZero() && now.Sub(p.at) < proofHolds
 }
 
-// isolates reports whether the endpoint keeps the pool's tenants apart.
-func (g *Gateway) isolates(p *catalogue.Pool, t scheduler.Target) bool {
+// isolates reports whether the endpoint keeps the pool's tenants apart when it
+// is asked this way.
+func (g *Gateway) isolates(p *catalogue.Pool, t scheduler.Target, op Operation) bool {
 	switch p.Isolation {
 	case tenants.IsolationSingleTenant:
 		return len(p.Tenants) == 1
 	case tenants.IsolationVerified:
-		return g.isolation.proven(spot{p.Name, t.Endpoint, t.URL}, time.Now())
+		return g.isolation.proven(spot{p.Name, t.Endpoint, t.URL, op == Responses}, time.Now())
 	default:
 		return false
 	}
@@ -90,10 +96,16 @@ func (g *Gateway) keepsClaim(p *catalogue.Pool) bool {
 	return g.isolation.holds[p.Name]
 }
 
-// allIsolate reports whether the pool has endpoints and all of them do.
-func (g *Gateway) allIsolate(p *catalogue.Pool) bool {
+// allIsolate reports whether the pool has endpoints and all of them do, in every
+// way in which they are asked.
+func (g *Gateway) allIsolate(snap *catalogue.Snapshot, p *catalogue.Pool) bool {
 	all := g.targets(p)
-	return len(all) > 0 && !slices.ContainsFunc(all, func(t scheduler.Target) bool { return !g.isolates(p, t) })
+	for _, by := range probesOf(snap, p) {
+		if slices.ContainsFunc(all, func(t scheduler.Target) bool { return !g.isolates(p, t, by.op) }) {
+			return false
+		}
+	}
+	return len(all) > 0
 }
 
 // targets are the pool's endpoints, found ones too where its scheduler tells.
@@ -146,13 +158,20 @@ type EndpointIsolation struct {
 // Isolation tells of each pool that claims to be verified.
 func (g *Gateway) Isolation() map[string]Isolation {
 	out := make(map[string]Isolation)
-	for _, p := range g.deps.Catalogue.Snapshot().Pools() {
+	snap := g.deps.Catalogue.Snapshot()
+	for _, p := range snap.Pools() {
 		if p.Isolation != tenants.IsolationVerified {
 			continue
 		}
-		all := Isolation{Holds: g.allIsolate(p), Endpoints: make(map[string]EndpointIsolation)}
+		all := Isolation{Holds: g.allIsolate(snap, p), Endpoints: make(map[string]EndpointIsolation)}
 		for _, t := range g.targets(p) {
-			all.Endpoints[t.Endpoint] = g.isolation.of(spot{p.Name, t.Endpoint, t.URL})
+			var found EndpointIsolation
+			for i, by := range probesOf(snap, p) {
+				if i == 0 || found.Fault == "" { // the first thing that is wrong
+					found = g.isolation.of(by.spot(t))
+				}
+			}
+			all.Endpoints[t.Endpoint] = found
 		}
 		out[p.Name] = all
 	}
@@ -162,11 +181,18 @@ func (g *Gateway) Isolation() map[string]Isolation {
 func (i *isolation) of(s spot) EndpointIsolation {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	p := i.proofs[s]
-	if p == nil {
-		return EndpointIsolation{Fault: "not probed yet"}
+	p, way := i.proofs[s], ""
+	if s.native {
+		way = Responses.Path() + ": "
 	}
-	return EndpointIsolation{ProvenAt: p.at, Fault: p.fault}
+	switch {
+	case p == nil:
+		return EndpointIsolation{Fault: way + "not probed yet"}
+	case p.fault != "":
+		return EndpointIsolation{ProvenAt: p.at, Fault: way + p.fault}
+	default:
+		return EndpointIsolation{ProvenAt: p.at}
+	}
 }
 
 // CheckIsolation says which pools don't keep the claim that they are verified,
@@ -221,25 +247,27 @@ func (g *Gateway) proveDue(ctx context.Context) {
 		if p.Isolation != tenants.IsolationVerified {
 			continue
 		}
-		for _, t := range g.targets(p) {
-			s := spot{p.Name, t.Endpoint, t.URL}
-			present[s] = true
-			older, due := g.isolation.due(s, now)
-			if !due {
-				continue
+		for _, by := range probesOf(snap, p) {
+			for _, t := range g.targets(p) {
+				s := by.spot(t)
+				present[s] = true
+				older, due := g.isolation.due(s, now)
+				if !due {
+					continue
+				}
+				slots <- struct{}{}
+				probes.Go(func() {
+					defer func() { <-slots }()
+					prompt, err := g.proveEndpoint(ctx, by, t, older)
+					g.isolation.found(s, prompt, err, time.Now())
+				})
 			}
-			slots <- struct{}{}
-			probes.Go(func() {
-				defer func() { <-slots }()
-				prompt, err := g.proveEndpoint(ctx, probeOf(snap, p), t, older)
-				g.isolation.found(s, prompt, err, time.Now())
-			})
 		}
 	}
 	probes.Wait()
 	holds := make(map[string]bool)
 	for _, p := range snap.Pools() {
-		holds[p.Name] = p.Isolation == tenants.IsolationVerified && g.allIsolate(p)
+		holds[p.Name] = p.Isolation == tenants.IsolationVerified && g.allIsolate(snap, p)
 	}
 	g.isolation.keep(present, holds)
 }

@@ -41,17 +41,35 @@ type probe struct {
 	op    Operation
 }
 
-// probeOf finds a model of the pool whose usage tells of the cache.
-func probeOf(snap *catalogue.Snapshot, p *catalogue.Pool) probe {
-	for _, op := range []Operation{Chat, Completions} {
-		for _, m := range snap.Models() {
-			here := func(r catalogue.Route) bool { return r.Pool == p.Name }
-			if slices.Contains(m.Operations, string(op)) && slices.ContainsFunc(m.Routes, here) {
-				return probe{p, m, op}
+func (by probe) spot(t scheduler.Target) spot {
+	return spot{by.pool.Name, t.Endpoint, t.URL, by.op == Responses}
+}
+
+// probesOf finds a model of the pool whose usage tells of the cache; and one
+// whose responses are asked for at the engines' own endpoint, if there is one.
+func probesOf(snap *catalogue.Snapshot, p *catalogue.Pool) []probe {
+	found := map[Operation]*catalogue.Model{}
+	for _, m := range snap.Models() {
+		if !slices.ContainsFunc(m.Routes, func(r catalogue.Route) bool { return r.Pool == p.Name }) {
+			continue
+		}
+		for _, op := range []Operation{Chat, Completions, Responses} {
+			serves := slices.Contains(m.Operations, op.sold()) && (op != Responses || m.Upstream == catalogue.ResponsesUpstream)
+			if serves && found[op] == nil {
+				found[op] = m
 			}
 		}
 	}
-	return probe{pool: p}
+	var all []probe
+	if m := found[Chat]; m != nil {
+		all = append(all, probe{p, m, Chat})
+	} else {
+		all = append(all, probe{p, found[Completions], Completions})
+	}
+	if m := found[Responses]; m != nil {
+		all = append(all, probe{p, m, Responses})
+	}
+	return all
 }
 
 // proveEndpoint finds out whether the endpoint's prefix cache keeps salts
@@ -110,11 +128,15 @@ func (g *Gateway) probeSalt(by probe) string {
 
 // cachedTokens sends one prompt and returns how much of it came from the cache.
 func (g *Gateway) cachedTokens(ctx context.Context, by probe, t scheduler.Target, salt, prompt string) (int64, error) {
-	ask := `"messages":[{"role":"user","content":%s}]`
-	if by.op == Completions {
-		ask = `"prompt":%s`
+	ask, usage := `"max_tokens":1,"messages":[{"role":"user","content":%s}]`, "usage.prompt_tokens_details.cached_tokens"
+	switch by.op {
+	case Completions:
+		ask = `"max_tokens":1,"prompt":%s`
+	case Responses:
+		ask, usage = `"max_output_tokens":16,"store":false,"input":%s`, "usage.input_tokens_details.cached_tokens"
+	default:
 	}
-	body := fmt.Sprintf(`{"model":%s,"cache_salt":%s,"max_tokens":1,`+ask+`}`, quoteJSON(engineName(by.model)), quoteJSON(salt), quoteJSON(prompt))
+	body := fmt.Sprintf(`{"model":%s,"cache_salt":%s,`+ask+`}`, quoteJSON(engineName(by.model)), quoteJSON(salt), quoteJSON(prompt))
 	resp, err := g.engines.post(ctx, &upstream.Trip{}, destination{
 		target: t, endpoint: by.pool.Endpoint(t.Endpoint), path: by.op.Path(), accept: "application/json", requestID: "isolation." + rand.Text(),
 	}, []byte(body))
@@ -129,5 +151,5 @@ func (g *Gateway) cachedTokens(ctx context.Context, by probe, t scheduler.Target
 	if resp.StatusCode != http.StatusOK {
 		return 0, responseError(resp, answer)
 	}
-	return gjson.GetBytes(answer, "usage.prompt_tokens_details.cached_tokens").Int(), nil
+	return gjson.GetBytes(answer, usage).Int(), nil
 }

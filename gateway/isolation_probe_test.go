@@ -108,7 +108,7 @@ func probing(t *testing.T, cached func(n int, salt, prompt string) int) (*Gatewa
 
 func TestAProofHoldsForADay(t *testing.T) {
 	t.Parallel()
-	now, s := time.Unix(1e9, 0), spot{"p", "e", "http://e"}
+	now, s := time.Unix(1e9, 0), spot{pool: "p", endpoint: "e", url: "http://e"}
 	i := newIsolation()
 	step := func(err error) { i.found(s, "prompt", err, now) }
 	holds := func(want bool, when string) {

@@ -9,6 +9,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"weir/gateway"
+	"weir/gateway/catalogue"
 	"weir/tenants"
 )
 
@@ -68,6 +69,50 @@ func TestCachedTokensAreShownOnlyWhereTenantsAreApart(t *testing.T) {
 			}
 			if claims := len(o.Isolation()); claims != strings.Count(tt.pool, "verified") {
 				t.Errorf("%d pools in the overview", claims)
+			}
+		})
+	}
+}
+
+// An engine that keeps tenants apart in chats may not do so in responses of its
+// own: each way has to be proven.
+func TestEachWayToAskAnEngineIsProvenByItself(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		pool            string
+		chat, responses bool // show what was cached
+		fault           string
+	}{
+		"both keep tenants apart":     {"good", true, true, ""},
+		"chats alone do":              {"natively-leaky", true, false, "endpoint e: /v1/responses: a prompt of one salt came from the cache for another"},
+		"neither keeps tenants apart": {"leaky", false, false, "endpoint e: a prompt of one salt"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newTown(t, "{pool: "+tt.pool+"}", tt.pool+" isolation: verified,")
+			m, _ := o.snap.Lookup("pub")
+			m.Upstream = catalogue.ResponsesUpstream
+			o.prove(t)
+			if got := strings.Contains(o.talk(t, "ten_a"), `"cached_tokens":`); got != tt.chat {
+				t.Errorf("a chat shows what was cached: %v", got)
+			}
+			var to *caller
+			for i := range 2 {
+				plan := o.plan
+				to = &caller{}
+				if err := o.Run(t.Context(), gateway.Call{
+					ID: fmt.Sprint("req_", i), Operation: gateway.Responses, Stream: true, Model: "pub", Choices: 1, ReceivedAt: time.Now(),
+					Fields:    fmt.Appendf(nil, `"store":false,"max_output_tokens":2,"input":%q`, strings.Repeat("another river is wide and ", 60)),
+					Principal: &tenants.Principal{Tenant: "ten_a", Key: "key_a", Plan: &plan, FairnessID: "f_a"},
+				}, to); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := strings.Contains(to.text(), `"cached_tokens":`); got != tt.responses || !strings.Contains(to.text(), `"output_tokens":2`) {
+				t.Errorf("a response shows what was cached: %v, in %s", got, to.text())
+			}
+			if err := o.CheckIsolation(t.Context()); (err == nil) != (tt.fault == "") || err != nil && !strings.Contains(err.Error(), tt.fault) {
+				t.Errorf("operators are told %v, want %q", err, tt.fault)
 			}
 		})
 	}

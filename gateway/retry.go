@@ -64,7 +64,7 @@ func (x *exchange) usable(l scheduler.Lease) []scheduler.Target {
 	}
 	var left []scheduler.Target
 	for _, t := range l.Targets() {
-		if !slices.Contains(x.exclude, t.Endpoint) && (!isolated || x.g.isolates(x.pool, t)) {
+		if !slices.Contains(x.exclude, t.Endpoint) && (!isolated || x.g.isolates(x.pool, t, x.call.Operation)) {
 			left = append(left, t)
 		}
 	}
