@@ -187,17 +187,28 @@ func (p *program) buildReplica(ctx context.Context) error {
 // of themselves.
 func (p *program) live() int { return cmp.Or(p.cfg.Replicas, p.replicas.Live()) }
 
+// limitStore counts, and keeps the intents of what it admits.
+type limitStore interface {
+	admission.Store
+	admission.Intents
+}
+
 // buildLimits counts in process for one replica, in Redis for several.
-func (p *program) buildLimits() (admission.Store, error) {
+func (p *program) buildLimits() (limitStore, error) {
+	journal, err := admission.OpenJournal(filepath.Join(p.cfg.StateDir, "intents"))
+	if err != nil {
+		return nil, err
+	}
+	p.closers = append(p.closers, journal.Close)
 	if p.cfg.RedisURL == "" {
-		return admission.NewMemory(admission.MemoryConfig{}), nil
+		return admission.NewMemory(admission.MemoryConfig{Journal: journal}), nil
 	}
 	client, err := openRedis(p.cfg)
 	if err != nil {
 		return nil, err
 	}
 	p.closers = append(p.closers, client.Close)
-	p.limits = admission.NewRedis(p.log, client, admission.RedisConfig{Replicas: p.live})
+	p.limits = admission.NewRedis(p.log, client, admission.RedisConfig{Replicas: p.live, Journal: journal})
 	p.background = append(p.background, p.limits.Run)
 	return p.limits, nil
 }
@@ -210,21 +221,22 @@ func openRedis(c *Config) (*redis.Client, error) {
 	return client, nil
 }
 
-func (p *program) buildGateway(limits admission.Store, registry *prometheus.Registry) {
+func (p *program) buildGateway(limits limitStore, registry *prometheus.Registry) {
 	p.fleet = gateway.NewFleet(p.log, p.catalogue, registry)
 	p.fleet.Divide(p.live())
 	p.background = append(p.background, p.fleet.Run)
 	p.gateway = gateway.New(p.log, gateway.Deps{
-		Catalogue: p.catalogue, Limits: limits, Pools: p.fleet, Receipts: p.settler, Metrics: registry,
+		Catalogue: p.catalogue, Limits: limits, Intents: limits, Pools: p.fleet, Receipts: p.settler, Metrics: registry,
 	}, gateway.Config{
 		SaltSecret: []byte(p.cfg.CacheSalt.Reveal()),
-		Secrets:    os.Getenv, // the catalogue names variables, never keys
-		KeepAlive:  p.cfg.KeepAlive,
+		Replica:    p.replicas.ID(), BillingMode: billing.Mode(p.cfg.BillingMode),
+		Secrets:   os.Getenv, // the catalogue names variables, never keys
+		KeepAlive: p.cfg.KeepAlive,
 		// The gateway's 0 is its default.
 		FairnessIDs: cmp.Or(p.cfg.FairnessIDs, -1),
 	})
 	p.closers = append(p.closers, func() error { p.gateway.Close(); return nil })
-	p.background = append(p.background, p.gateway.WatchIsolation)
+	p.background = append(p.background, p.gateway.WatchIsolation, p.gateway.Checkpoint)
 }
 
 // buildScaler answers KEDA where an address is set.

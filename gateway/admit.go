@@ -17,11 +17,11 @@ import (
 const assumedOutput = 1024
 
 // admit asks at the nodes that have limits: the tenant, its use of the model,
-// the project and the key, all or none.
-func (x *exchange) admit(ctx context.Context) *Error {
+// the project and the key, all or none, and has the intent kept; nil is none.
+func (x *exchange) admit(ctx context.Context, intent *admission.Intent) *Error {
 	p := x.call.Principal
-	x.asked = admission.Request{ID: x.call.ID, Tenant: string(p.Tenant), Nodes: nodesOf(p, x.model.Name)}
-	if len(x.asked.Nodes) == 0 {
+	x.asked = admission.Request{ID: x.call.ID, Tenant: string(p.Tenant), Nodes: nodesOf(p, x.model.Name), Intent: intent}
+	if len(x.asked.Nodes) == 0 && intent == nil {
 		return nil
 	}
 	x.asked.Estimate = x.estimated()
@@ -32,6 +32,9 @@ func (x *exchange) admit(ctx context.Context) *Error {
 		Tokens: v.Tokens.Limit, RemainingTokens: v.Tokens.Left, ResetTokens: v.Tokens.Reset,
 	}
 	x.admitted = v.Admitted || err != nil // after an error the store may have admitted it all the same
+	if x.admitted && x.trace != nil {
+		x.g.traces.add(x.trace)
+	}
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return ended(ctx)

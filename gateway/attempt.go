@@ -114,7 +114,12 @@ func (x *exchange) post(ctx context.Context, w *watch, trip *upstream.Trip) (*ht
 	if x.call.Stream {
 		accept = "text/event-stream"
 	}
-	trip.OnConnect = func() { w.wait(FirstByteLimit, x.times.FirstByte) }
+	trip.OnConnect = func() {
+		w.wait(FirstByteLimit, x.times.FirstByte)
+		if x.trace != nil {
+			x.trace.dispatched.Store(true)
+		}
+	}
 	failure := &Error{Cause: Internal, Err: errNoTarget} // never: an attempt has targets
 	for _, target := range x.targets {
 		x.endpoint, x.hideCache = target.Endpoint, !x.g.isolates(x.pool, target, x.call.Operation)

@@ -50,7 +50,7 @@ func (x *exchange) count(ctx context.Context) (int64, *Error) {
 			x.release(context.WithoutCancel(ctx), admission.Counts{})
 		}
 	}()
-	if err := x.admit(ctx); err != nil {
+	if err := x.admit(ctx, nil); err != nil {
 		return 0, err
 	}
 	target, ok := x.anyTarget()

@@ -38,6 +38,7 @@ type exchange struct {
 	asked    admission.Request // of the limits
 	admitted bool              // they may hold something of it, until finish
 	limit    LimitState
+	trace    *trace // for checkpoints; nil where nothing is billed
 
 	// The present attempt, and what is known from all of them.
 	body      []byte
@@ -75,7 +76,7 @@ func (x *exchange) run(ctx context.Context) *Error {
 	if err := x.resolve(); err != nil {
 		return err
 	}
-	if err := x.admit(ctx); err != nil {
+	if err := x.admit(ctx, x.intent()); err != nil {
 		return err
 	}
 	x.salt = x.g.engines.cacheSalt(x.call.Principal.Tenant, x.model.Name)

@@ -41,6 +41,7 @@ type Settler interface {
 type Deps struct {
 	Catalogue Catalogue
 	Limits    admission.Store
+	Intents   admission.Intents // of exchanges that are billed; nil: none are kept
 	Pools     Pools
 	Receipts  Settler
 	Metrics   prometheus.Registerer // nil: none are kept
@@ -51,6 +52,9 @@ type Deps struct {
 type Config struct {
 	SaltSecret []byte                  // key of the tenants' cache salts
 	Secrets    func(env string) string // the engines' keys by name of their variable; nil when none has one
+
+	Replica     string       // this replica's id, for intents
+	BillingMode billing.Mode // of tenants without a mode of their own (off)
 
 	KeepAlive     time.Duration // a stream's silence after which a comment is sent (15 s)
 	MaxEvent      int           // bytes of one event of a stream (4 MiB)
@@ -95,6 +99,7 @@ type Gateway struct {
 	router    *router
 	metrics   *metrics
 	waiters   *waiters
+	traces    *traces
 	running   *running
 	epp       *epp
 	buffers   sync.Pool // *[]byte, for what is sent to callers
@@ -112,6 +117,7 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Gateway {
 		router:    &router{},
 		metrics:   newMetrics(deps.Metrics),
 		waiters:   newWaiters(),
+		traces:    newTraces(),
 		running:   newRunning(),
 		epp:       newEPP(deps.Metrics, max(cfg.FairnessIDs, 0)),
 		buffers:   sync.Pool{New: func() any { return new([]byte) }},

@@ -92,11 +92,12 @@ models:
 	}
 	tb.Cleanup(h.pools.close)
 	var limits admission.Store = silentStore{}
+	var intents admission.Intents
 	if h.limits != nil {
-		limits = h.limits
+		limits, intents = h.limits, h.limits
 	}
 	h.Gateway = gateway.New(slog.New(slog.NewJSONHandler(h.logs, nil)), gateway.Deps{
-		Catalogue: h, Limits: limits, Pools: h.pools, Receipts: h.ledger, Metrics: h.metrics,
+		Catalogue: h, Limits: limits, Intents: intents, Pools: h.pools, Receipts: h.ledger, Metrics: h.metrics,
 	}, h.config)
 	tb.Cleanup(h.Close)
 	return h

@@ -90,6 +90,9 @@ func (x *exchange) burst(ctx context.Context, s *splitter, r wire) (done bool, f
 		out, done, failure = x.event(r, out, ev)
 	}
 	x.made += len(out)
+	if x.trace != nil {
+		x.trace.output.Store(x.meter.output)
+	}
 	if len(out) > 0 {
 		if gone := x.out.send(ctx, out); gone != nil && !done {
 			failure = gone

@@ -32,12 +32,7 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.g.cfg.SettleTimeout)
 	defer cancel()
-	var releasing sync.WaitGroup
-	if x.admitted {
-		releasing.Go(func() { x.release(ctx, counted(r.Usage)) })
-	}
-	stored := x.store(ctx, x.tellable(r), failure)
-	releasing.Wait()
+	stored := x.storeAndRelease(ctx, r, failure)
 
 	if cause == Success && stored != nil {
 		failure = &Error{Cause: storeCause(stored), Err: stored}
@@ -55,6 +50,26 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 		return failure
 	}
 	return nil
+}
+
+// storeAndRelease stores the receipt and frees the slots: at once where no intent
+// is kept, else one after the other. An intent goes when there is a receipt, and
+// stays where there is none: whoever finds it settles the exchange.
+func (x *exchange) storeAndRelease(ctx context.Context, r billing.Receipt, failure *Error) error {
+	used := counted(r.Usage)
+	var releasing sync.WaitGroup
+	if x.admitted && x.asked.Intent == nil {
+		releasing.Go(func() { x.release(ctx, used) })
+	}
+	stored := x.store(ctx, x.tellable(r), failure)
+	releasing.Wait()
+	if x.admitted && x.asked.Intent != nil {
+		if stored != nil {
+			x.asked.Intent = nil
+		}
+		x.release(ctx, used)
+	}
+	return stored
 }
 
 // storeCause tells a store that is away, which a new try may find again, from a
@@ -85,6 +100,9 @@ func (x *exchange) endLease(result scheduler.Result) {
 // release frees the slots and corrects what was charged. A store that doesn't
 // hear of it lets the slots expire.
 func (x *exchange) release(ctx context.Context, used admission.Counts) {
+	if x.trace != nil {
+		x.g.traces.remove(x.trace)
+	}
 	if err := x.g.deps.Limits.Release(ctx, &x.asked, used); err != nil {
 		x.g.log.LogAttrs(ctx, slog.LevelWarn, "slots not released",
 			slog.String("request_id", x.call.ID), slog.Any("error", err))

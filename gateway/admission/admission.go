@@ -89,8 +89,8 @@ type Store interface {
 	// that limit is spent, and leaves a debt.
 	Admit(ctx context.Context, r *Request) (Verdict, error)
 	// Release frees the slots of a request, replaces its estimate by what it
-	// used and forgets its intent. It does so once. The request itself stays
-	// counted.
+	// used and forgets its intent; one that it is not given stays. It does so
+	// once. The request itself stays counted.
 	Release(ctx context.Context, r *Request, used Counts) error
 	// Look tells how nodes of a tenant stand, any number of them, and changes
 	// nothing.

@@ -243,6 +243,9 @@ func (r *Redis) Release(_ context.Context, req *Request, used Counts) error {
 		at = g.nodes
 	}
 	r.local.settle(req.ID, at, req.Estimate, used)
+	if req.Intent == nil {
+		g.intent, g.journaled = nil, false
+	}
 	if g.journaled {
 		err = r.cfg.Journal.drop(g.intent.Request)
 	}

@@ -21,6 +21,7 @@ func intentGuarantees() []guarantee {
 		{"the intent of a request whose replica died is found, with its last checkpoint", intentFound},
 		{"a request without limits has an intent all the same", intentAlone},
 		{"a refused and a released request leave no intent", intentGone},
+		{"an intent that a release isn't given stays", intentStays},
 		{"a repeated call keeps one intent", intentOnce},
 		{"a checkpoint that comes after the end brings nothing back", checkpointLate},
 		{"orphans are found in parts, and once forgotten no more", orphansInParts},
@@ -116,6 +117,17 @@ func intentGone(t *testing.T, f Fixture) {
 	end(t, f, first)
 	end(t, f, first)
 	wantLeft(t, f)
+}
+
+func intentStays(t *testing.T, f Fixture) {
+	node := admission.Node{ID: "ten_a", Concurrency: 1}
+	first := intended("req_1", "ten_a", node)
+	ask(t, f, first, true)
+	slots := *first
+	slots.Intent = nil
+	end(t, f, &slots)
+	ask(t, f, intended("req_2", "ten_a", node), true)
+	wantLeft(t, f, "req_1", "req_2")
 }
 
 func intentOnce(t *testing.T, f Fixture) {
