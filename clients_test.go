@@ -103,6 +103,7 @@ func promises() map[string]promised {
 		"an engine that breaks off":        {outcome: failed, message: "The model server"},
 		"an engine that reports an error":  {outcome: failed, message: "The model server"},
 		"a rate limit":                     {outcome: failed, status: 429, code: "rate_limit_exceeded"},
+		"no credit left":                   {outcome: failed, status: 402, code: "insufficient_quota"},
 		"a model at capacity":              {outcome: failed, status: 503, code: "server_is_overloaded"},
 		"going on from a response":         {text: "Two.", outcome: completed},
 		"a conversation":                   {text: "Two.", outcome: completed},
@@ -182,48 +183,50 @@ func clients() map[string]client {
 		"openai-node": {tell: clientProgram("testdata/sdk/node", "node", "responses.mjs"), features: []string{
 			"streamed text", "text in one document", "reasoning", "reasoning, text and a call in one turn", "a tool loop", "parallel calls",
 			"custom tools", "tools in namespaces", "structured output", "refusals", "an answer that is cut off", "an answer without a word",
-			"an engine that breaks off", "an engine that reports an error", "a rate limit", "a model at capacity",
+			"an engine that breaks off", "an engine that reports an error", "a rate limit", "no credit left", "a model at capacity",
 			"going on from a response", "a conversation",
 		}},
 		"openai-go": {tell: openaiGo, features: []string{
 			"streamed text", "text in one document", "reasoning", "a tool loop", "parallel calls", "refusals", "an answer that is cut off",
-			"an engine that breaks off", "an engine that reports an error", "a rate limit", "a model at capacity",
+			"an engine that breaks off", "an engine that reports an error", "a rate limit", "no credit left", "a model at capacity",
 			"going on from a response", "a conversation",
 		}},
 		"openai-python": {tell: clientProgram("testdata/clients/python", ".venv/bin/python", "main.py"), heavy: true, features: []string{
 			"streamed text", "text in one document", "reasoning", "reasoning, text and a call in one turn", "a tool loop", "parallel calls",
 			"custom tools", "refusals", "an answer that is cut off", "an answer without a word",
-			"an engine that breaks off", "an engine that reports an error", "a rate limit", "a model at capacity",
+			"an engine that breaks off", "an engine that reports an error", "a rate limit", "no credit left", "a model at capacity",
 			"going on from a response", "a conversation",
 		}},
 		"AI SDK": {tell: clientProgram("testdata/clients/node", "node", "aisdk.mjs", "openai"), heavy: true, features: []string{
 			"streamed text", "text in one document", "reasoning", "a tool loop", "parallel calls", "structured output", "an answer that is cut off",
-			"an engine that breaks off", "an engine that reports an error", "a rate limit", "a model at capacity", "going on from a response",
+			"an engine that breaks off", "an engine that reports an error", "a rate limit", "no credit left", "a model at capacity", "going on from a response",
 		}, own: map[string]promised{"reasoning": notShown}},
 		"AI SDK, Open Responses": {tell: clientProgram("testdata/clients/node", "node", "aisdk.mjs", "open-responses"), heavy: true, features: []string{
 			"streamed text", "text in one document", "reasoning", "a tool loop", "parallel calls", "structured output", "an answer that is cut off",
-			"an engine that breaks off", "an engine that reports an error", "a rate limit", "a model at capacity",
+			"an engine that breaks off", "an engine that reports an error", "a rate limit", "no credit left", "a model at capacity",
 		}, own: map[string]promised{ // it reads no error whose param is null, as OpenAI's are
 			"a rate limit":        {outcome: "error", status: 429},
+			"no credit left":      {outcome: "error", status: 402},
 			"a model at capacity": {outcome: "error", status: 503},
 		}},
 		"Agents SDK": {tell: clientProgram("testdata/clients/node", "node", "agents.mjs"), heavy: true, features: []string{
 			"streamed text", "text in one document", "reasoning", "a tool loop", "parallel calls",
-			"an engine that breaks off", "an engine that reports an error", "a rate limit", "a model at capacity",
+			"an engine that breaks off", "an engine that reports an error", "a rate limit", "no credit left", "a model at capacity",
 			"going on from a response", "a conversation",
 		}, own: map[string]promised{"reasoning": notShown}},
 		"LangChain": {tell: clientProgram("testdata/clients/node", "node", "langchain.mjs"), heavy: true, features: []string{
 			"streamed text", "text in one document", "reasoning", "a tool loop", "parallel calls", "structured output", "refusals",
-			"an answer that is cut off", "an engine that breaks off", "an engine that reports an error", "a rate limit", "a model at capacity",
+			"an answer that is cut off", "an engine that breaks off", "an engine that reports an error", "a rate limit", "no credit left", "a model at capacity",
 			"going on from a response",
 		}},
 		"Codex CLI": {tell: codex, heavy: true, features: []string{
 			"streamed text", "reasoning", "a task with edits of files", "going on after an engine's death", "an answer that is cut off",
-			"an engine that breaks off", "an engine that reports an error", "a rate limit", "a model at capacity",
+			"an engine that breaks off", "an engine that reports an error", "a rate limit", "no credit left", "a model at capacity",
 		}, own: map[string]promised{ // it shows no status and no code
 			"reasoning":                 notShown,
 			"an answer that is cut off": {outcome: "error", message: "Incomplete response returned, reason: max_output_tokens"},
 			"a rate limit":              {outcome: "completed", message: "429 Too Many Requests"}, // it waits as long as it is told to
+			"no credit left":            {outcome: "error", message: "has no credit left"},
 			"a model at capacity":       {outcome: "error", message: "Selected model is at capacity"},
 		}},
 	}
@@ -266,14 +269,17 @@ func clientProgram(dir, name string, args ...string) func(*testing.T, *rig, []st
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil && name != "node" {
 			t.Skipf("%s isn't there: make test-clients installs it where PyPI is reached", filepath.Join(dir, name))
 		}
+		wall := newPaywall(t)
 		cmd := exec.CommandContext(t.Context(), name, slices.Concat(args, features)...)
 		cmd.Dir = dir
-		cmd.Env = append(cleanEnvironment(), "WEIR_URL="+r.url, "WEIR_API_KEY="+r.key, "WEIR_LIMITED_KEY="+r.newKey(t, "--rpm", "1"))
+		cmd.Env = append(cleanEnvironment(), "WEIR_URL="+r.url, "WEIR_API_KEY="+r.key, "WEIR_LIMITED_KEY="+r.newKey(t, "--rpm", "1"),
+			"WEIR_POOR_URL="+wall.url, "WEIR_POOR_KEY=poor")
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		if err := cmd.Run(); err != nil {
 			t.Fatalf("%s %v: %v\n%s\n%s", name, args, err, out.Bytes(), errs.Bytes())
 		}
+		wall.askedOnce(t)
 		answers := map[string]gjson.Result{}
 		for line := range strings.Lines(out.String()) {
 			if v := gjson.Parse(line); v.IsObject() {

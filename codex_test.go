@@ -84,6 +84,15 @@ func (r *rig) codexFeature(t *testing.T, feature string) gjson.Result {
 		key := r.newKey(t, "--rpm", "1")
 		r.codexExec(t, work, key, "scripted", "[play text]")
 		return r.codexExec(t, work, key, "scripted", "[play text]")
+	case "no credit left":
+		wall := newPaywall(t)
+		defer func() {
+			// It takes a status that it doesn't know for a broken stream.
+			if n := wall.asked.Load(); n < 1 || n > 2 {
+				t.Errorf("codex asked %d times, and may retry once", n)
+			}
+		}()
+		return r.codexExecAt(t, wall.url, work, "poor", "scripted", "[play text]")
 	case "a model at capacity":
 		return r.codexExec(t, work, r.key, "busy", "[play busy]")
 	default:
@@ -125,12 +134,17 @@ func (r *rig) codexTask(t *testing.T, work, script string) gjson.Result {
 
 func (r *rig) codexExec(t *testing.T, work, key, model, prompt string) gjson.Result {
 	t.Helper()
+	return r.codexExecAt(t, r.url, work, key, model, prompt)
+}
+
+func (r *rig) codexExecAt(t *testing.T, url, work, key, model, prompt string) gjson.Result {
+	t.Helper()
 	exe, err := filepath.Abs("testdata/clients/codex/node_modules/.bin/codex")
 	if err != nil {
 		t.Error(err)
 	}
 	home := t.TempDir()
-	writeTo(t, filepath.Join(home, "config.toml"), fmt.Sprintf(codexConfig, model, r.url))
+	writeTo(t, filepath.Join(home, "config.toml"), fmt.Sprintf(codexConfig, model, url))
 	cmd := exec.CommandContext(t.Context(), exe, "exec", "--skip-git-repo-check", "--json", "--dangerously-bypass-approvals-and-sandbox", prompt)
 	cmd.Dir = work
 	cmd.Env = append(cleanEnvironment(), "HOME="+home, "CODEX_HOME="+home, "WEIR_API_KEY="+key)

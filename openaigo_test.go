@@ -62,6 +62,12 @@ func goFeature(t *testing.T, r *rig, feature string) (*responses.Response, []str
 		}
 		res, err := limited.Responses.New(t.Context(), ask("scripted", "[play text]"))
 		return res, nil, err
+	case "no credit left":
+		wall := newPaywall(t)
+		poor := openai.NewClient(option.WithBaseURL(wall.url+"/v1"), option.WithAPIKey("poor"))
+		res, err := poor.Responses.New(t.Context(), ask("scripted", "[play text]"))
+		wall.askedOnce(t)
+		return res, nil, err
 	case "a model at capacity":
 		return stream(ask("busy", "[play busy]"))
 	case "going on from a response":

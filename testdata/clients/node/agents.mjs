@@ -5,9 +5,10 @@ import { Agent, OpenAIResponsesModel, Runner, setTracingDisabled, tool } from '@
 import { play, weather } from '../../sdk/node/play.mjs'
 
 setTracingDisabled(true)
-const clientOf = (apiKey) => new OpenAI({ baseURL: process.env.WEIR_URL + '/v1', apiKey, maxRetries: 0 })
+const clientOf = (apiKey, maxRetries = 0, url = process.env.WEIR_URL) => new OpenAI({ baseURL: url + '/v1', apiKey, maxRetries })
 const client = clientOf(process.env.WEIR_API_KEY)
 const limited = clientOf(process.env.WEIR_LIMITED_KEY)
+const poor = clientOf(process.env.WEIR_POOR_KEY, 2, process.env.WEIR_POOR_URL)
 
 const calls = () => {
   const made = []
@@ -43,6 +44,7 @@ await play({
     await run('[play text]', { from: limited }).catch(() => {})
     return run('[play text]', { from: limited })
   },
+  'no credit left': () => run('[play text]', { from: poor }),
   'a model at capacity': () => run('[play busy]', { model: 'busy' }),
   'going on from a response': async () => {
     const first = await run('[play twice]')

@@ -6,12 +6,12 @@ import { createOpenResponses } from '@ai-sdk/open-responses'
 import { play, weather } from '../../sdk/node/play.mjs'
 
 const [provider] = process.argv.splice(2, 1)
-const baseURL = process.env.WEIR_URL + '/v1'
-const modelOf = (apiKey) => provider === 'openai'
+const modelOf = (apiKey, baseURL = process.env.WEIR_URL + '/v1') => provider === 'openai'
   ? createOpenAI({ baseURL, apiKey }).responses
   : createOpenResponses({ name: 'weir', url: baseURL + '/responses', apiKey })
 const models = modelOf(process.env.WEIR_API_KEY)
 const limited = modelOf(process.env.WEIR_LIMITED_KEY)
+const poor = modelOf(process.env.WEIR_POOR_KEY, process.env.WEIR_POOR_URL + '/v1')
 
 const city = jsonSchema({ type: 'object', properties: { city: { type: 'string' } }, required: ['city'], additionalProperties: false })
 const tools = { weather: tool({ description: 'Weather of a city', inputSchema: city, execute: ({ city }) => weather(city) }) }
@@ -55,6 +55,7 @@ await play({
     await whole({ prompt: '[play text]' }, limited('scripted')).catch(() => {})
     return whole({ prompt: '[play text]' }, limited('scripted'))
   },
+  'no credit left': () => whole({ prompt: '[play text]', maxRetries: 2 }, poor('scripted')),
   'a model at capacity': () => whole({ prompt: '[play busy]' }, models('busy')),
   'going on from a response': async () => {
     const first = await generateText({ model: models('scripted'), maxRetries: 0, prompt: '[play twice]' })

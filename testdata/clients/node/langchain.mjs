@@ -58,6 +58,7 @@ await play({
     await limited.invoke('[play text]').catch(() => {})
     return told(await limited.invoke('[play text]'))
   },
+  'no credit left': async () => told(await chat('scripted', process.env.WEIR_POOR_KEY, { maxRetries: 2, configuration: { baseURL: process.env.WEIR_POOR_URL + '/v1' } }).invoke('[play text]')),
   'a model at capacity': async () => told(await chat('busy').invoke('[play busy]')),
   'going on from a response': async () => {
     const first = told(await chat().invoke('[play twice]'))

@@ -8,6 +8,7 @@ import openai
 
 BASE = os.environ["WEIR_URL"] + "/v1"
 client = openai.OpenAI(base_url=BASE, api_key=os.environ["WEIR_API_KEY"], max_retries=0)
+poor = openai.OpenAI(base_url=os.environ["WEIR_POOR_URL"] + "/v1", api_key=os.environ["WEIR_POOR_KEY"])  # with its retries
 limited = openai.OpenAI(base_url=BASE, api_key=os.environ["WEIR_LIMITED_KEY"], max_retries=0)
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
@@ -97,6 +98,7 @@ FEATURES = {
     "an engine that breaks off": lambda: told(stream(model="flaky", input="[play broken]")),
     "an engine that reports an error": lambda: told(stream(model="flaky", input="[play fault]")),
     "a rate limit": rate_limit,
+    "no credit left": lambda: told(poor.responses.create(model="scripted", input="[play text]")),
     "a model at capacity": lambda: told(client.responses.create(model="busy", input="[play busy]")),
     "going on from a response": goes_on,
     "a conversation": conversation,

@@ -6,6 +6,7 @@ import { play, weather } from './play.mjs'
 
 const client = new OpenAI({ baseURL: process.env.WEIR_URL + '/v1', apiKey: process.env.WEIR_API_KEY, maxRetries: 0 })
 const limited = new OpenAI({ baseURL: client.baseURL, apiKey: process.env.WEIR_LIMITED_KEY, maxRetries: 0 })
+const poor = new OpenAI({ baseURL: process.env.WEIR_POOR_URL + '/v1', apiKey: process.env.WEIR_POOR_KEY }) // with its retries
 const model = 'scripted'
 
 const textOf = (part) => part.text ?? part.refusal ?? ''
@@ -71,6 +72,7 @@ await play({
     await limited.responses.create({ model, input: '[play text]' }).catch(() => {})
     return told(await limited.responses.create({ model, input: '[play text]' }))
   },
+  'no credit left': async () => told(await poor.responses.create({ model, input: '[play text]' })),
   'a model at capacity': async () => told(await client.responses.create({ model: 'busy', input: '[play busy]' })),
   'going on from a response': async () => {
     const first = await stream({ input: '[play twice]' })
