@@ -47,6 +47,7 @@ type program struct {
 	catalogue   *catalogue.Store
 	keys        *tenants.Keys
 	settler     *billing.Settler
+	funds       *billing.Funds
 	fleet       *gateway.Fleet
 	gateway     *gateway.Gateway
 	replicas    *replica.Register
@@ -90,6 +91,7 @@ func (p *program) wire(ctx context.Context) error {
 	if err := p.buildSettler(registry); err != nil {
 		return err
 	}
+	p.buildFunds(registry)
 	limits, err := p.buildLimits()
 	if err != nil {
 		return err
@@ -183,6 +185,15 @@ func (p *program) buildReplica(ctx context.Context) error {
 	return p.replicas.Join(ctx)
 }
 
+// buildFunds holds parts of wallets for this replica.
+func (p *program) buildFunds(registry prometheus.Registerer) {
+	p.funds = billing.NewFunds(p.log, p.worker, billing.FundsConfig{
+		Replica: p.replicas.ID(), ChunkTTL: p.cfg.ChunkTTL, ChunkMax: p.cfg.ChunkMaxNano, Metrics: registry,
+		Behind: func() bool { return p.settler.Away() || p.settler.Spooled() > 0 },
+	}, time.Now)
+	p.background = append(p.background, p.funds.Run)
+}
+
 // live is how many replicas there are: as the operator says, else as they say
 // of themselves.
 func (p *program) live() int { return cmp.Or(p.cfg.Replicas, p.replicas.Live()) }
@@ -226,10 +237,10 @@ func (p *program) buildGateway(limits limitStore, registry *prometheus.Registry)
 	p.fleet.Divide(p.live())
 	p.background = append(p.background, p.fleet.Run)
 	p.gateway = gateway.New(p.log, gateway.Deps{
-		Catalogue: p.catalogue, Limits: limits, Intents: limits, Pools: p.fleet, Receipts: p.settler, Metrics: registry,
+		Catalogue: p.catalogue, Limits: limits, Intents: limits, Pools: p.fleet, Receipts: p.settler, Funds: p.funds, Metrics: registry,
 	}, gateway.Config{
 		SaltSecret: []byte(p.cfg.CacheSalt.Reveal()),
-		Replica:    p.replicas.ID(), BillingMode: billing.Mode(p.cfg.BillingMode),
+		Replica:    p.replicas.ID(), BillingMode: billing.Mode(p.cfg.BillingMode), HoldSlice: int64(p.cfg.HoldSlice),
 		Secrets:   os.Getenv, // the catalogue names variables, never keys
 		KeepAlive: p.cfg.KeepAlive,
 		// The gateway's 0 is its default.

@@ -67,6 +67,9 @@ type Config struct {
 	BackgroundRuns int    // that this replica makes at once
 	FairnessIDs    int    // that metrics show
 	BillingMode    string // off, shadow, enforce: of tenants without a mode of their own
+	HoldSlice      int    // output tokens for which a stream sets money aside at a time
+	ChunkTTL       time.Duration
+	ChunkMaxNano   int64
 	Tenant         string
 	LogLevel       string
 	LogFormat      string

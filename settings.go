@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"weir/billing"
 	"weir/tenants"
 )
 
@@ -95,11 +96,42 @@ func settings() []setting {
 			return nil
 		}},
 		{name: "billing_mode", help: "off, shadow (rate, never refuse) or enforce (nothing without credit), of tenants without a mode of their own", preset: "off", set: oneOf(func(c *Config) *string { return &c.BillingMode }, "off", "shadow", "enforce")},
+		{name: "billing_hold_slice_tokens", help: "output tokens for which a stream sets money aside at a time", preset: "2048", set: func(c *Config, v string) error {
+			n, err := strconv.Atoi(v)
+			if err != nil || n < minHoldSlice || n > maxHoldSlice {
+				return fmt.Errorf("must be a whole number from %d to %d", minHoldSlice, maxHoldSlice)
+			}
+			c.HoldSlice = n
+			return nil
+		}},
+		{name: "billing_chunk_ttl", help: "how long what a replica holds of a wallet stays its own without being renewed, and so how long it spends while Postgres is away", preset: "30s", set: func(c *Config, v string) error {
+			d, err := time.ParseDuration(v)
+			if err != nil || d < minChunkTTL || d > maxChunkTTL {
+				return fmt.Errorf("must be a duration from %v to %v", minChunkTTL, maxChunkTTL)
+			}
+			c.ChunkTTL = d
+			return nil
+		}},
+		{name: "billing_chunk_max_usd", help: "the most that a replica takes of a wallet at a time, in USD", preset: "5", set: func(c *Config, v string) error {
+			micro, err := billing.ParseUSD(v)
+			if err != nil || micro == 0 {
+				return errors.New("must be a positive decimal of at most 6 places, such as 5 or 0.50")
+			}
+			c.ChunkMaxNano = micro * nanoPerMicro
+			return nil
+		}},
 		{name: "tenant", help: "the tenant that `weir key` and `weir receipts` mean without --tenant", set: text(func(c *Config) *string { return &c.Tenant })},
 		{name: "log_level", help: "debug, info, warn or error", preset: "info", set: oneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error")},
 		{name: "log_format", help: "text or json", preset: "json", set: oneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},
 	}
 }
+
+// Bounds of what holds and chunks may be set to.
+const (
+	minHoldSlice, maxHoldSlice = 64, 1_000_000
+	minChunkTTL, maxChunkTTL   = 5 * time.Second, 10 * time.Minute
+	nanoPerMicro               = 1000
+)
 
 // maxFairnessIDs bounds what metrics take of memory.
 const maxFairnessIDs = 1000

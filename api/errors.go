@@ -59,7 +59,9 @@ const (
 
 	overloaded = "server_is_overloaded"
 	rateLimit  = "rate_limit_exceeded"
-	noAccess   = "insufficient_permissions"
+
+	insufficientQuota = "insufficient_quota"
+	noAccess          = "insufficient_permissions"
 )
 
 // clientClosed is the status that logs show for a caller who left.
@@ -90,39 +92,43 @@ func answers() map[gateway.Cause]answer {
 
 		objectNotFound: {status: 404, kind: invalidRequest, message: "There is no such object."},
 
-		gateway.ModelNotFound:    {status: 404, kind: invalidRequest, code: "model_not_found", param: "model", message: "The model does not exist, or you have no access to it."},
-		gateway.WrongOperation:   {status: 400, kind: invalidRequest, code: "unsupported_value", param: "model", message: "The model does not serve this operation."},
-		gateway.NotCounted:       {status: 400, kind: invalidRequest, code: "unsupported_value", param: "model", message: "The model's server can't count tokens."},
-		gateway.PlaceForbidden:   {status: 403, kind: invalidRequest, code: noAccess, param: "model", message: "Your plan allows none of the places in which this model is served."},
-		gateway.SuspectRequest:   {status: 400, kind: invalidRequest, code: "request_suspected", message: "A model server failed on this very request a moment ago. The same request is not taken for a while."},
-		gateway.RateLimited:      {status: 429, kind: requestRate, code: rateLimit, message: "The limit of requests per minute is reached.", wait: true},
-		gateway.TokenRateLimited: {status: 429, kind: tokenRate, code: rateLimit, message: "The limit of tokens per minute is reached.", wait: true},
-		gateway.TooManyAtOnce:    {status: 429, kind: requestRate, code: rateLimit, message: "The limit of requests at the same time is reached.", wait: true},
-		gateway.LimitsUnknown:    {status: 503, kind: unavailable, message: "Limits can't be checked at the moment.", wait: true},
-		gateway.FlowFull:         {status: 429, kind: requestRate, code: rateLimit, message: "Too many of your requests are waiting already.", wait: true},
-		gateway.BandFull:         {status: 503, kind: unavailable, code: overloaded, message: "The model is at capacity for this service tier.", wait: true},
-		gateway.PoolFull:         {status: 503, kind: unavailable, code: overloaded, message: "The model is at capacity.", wait: true},
-		gateway.Shed:             {status: 503, kind: unavailable, code: overloaded, message: "The model is nearly at capacity, and this service tier gives way first.", wait: true},
-		gateway.QueueTimeout:     {status: 503, kind: unavailable, code: overloaded, message: "The model was at capacity for as long as the request may wait.", wait: true},
-		gateway.NoEndpoint:       {status: 503, kind: unavailable, code: overloaded, message: "The model is not available at the moment.", wait: true},
-		gateway.ShuttingDown:     {status: 503, kind: unavailable, code: overloaded, message: "This server is about to stop. Please try again.", wait: true},
-		gateway.ConnectFailed:    {status: 502, kind: serverError, message: "The model server could not be reached.", wait: true},
-		gateway.UpstreamReset:    {status: 502, kind: serverError, message: "The model server broke off the request.", wait: true},
-		gateway.UpstreamStatus:   {status: 502, kind: serverError, message: "The model server failed.", wait: true},
-		gateway.UpstreamBusy:     {status: 503, kind: unavailable, code: overloaded, message: "The model is at capacity.", wait: true},
-		gateway.UpstreamRefused:  {status: 400, kind: invalidRequest, message: "The model server refused the request."},
-		gateway.ContextTooLong:   {status: 400, kind: invalidRequest, code: "context_length_exceeded", message: "The request is longer than the model's context."},
-		gateway.UpstreamInvalid:  {status: 502, kind: serverError, message: "The model server gave an answer that can't be used.", wait: true},
-		gateway.FirstByteLimit:   {status: 504, kind: serverError, code: "timeout", message: "The model server did not begin to answer in time.", wait: true},
-		gateway.IdleLimit:        {status: 504, kind: serverError, code: "timeout", message: "The model server stopped in the middle of its answer.", wait: true},
-		gateway.TotalLimit:       {status: 504, kind: serverError, code: "timeout", message: "The answer took longer than the model's time limit.", final: true},
-		gateway.UpstreamDied:     {status: 502, kind: serverError, message: "The model server broke off its answer.", wait: true},
-		gateway.Evicted:          {status: 503, kind: unavailable, code: overloaded, message: "The request gave way to others of higher priority.", wait: true},
-		gateway.KeyRevoked:       {status: 401, kind: invalidRequest, code: "invalid_api_key", message: "The API key is not valid any more."},
-		gateway.AccessLost:       {status: 403, kind: invalidRequest, code: noAccess, message: "The API key may not do this any more."},
-		gateway.ClientGone:       {status: clientClosed, kind: invalidRequest, message: "The caller closed the connection."},
-		gateway.StoreDown:        {status: 503, kind: unavailable, message: "The request could not be recorded and was not served.", wait: true},
-		gateway.Internal:         {status: 500, kind: serverError, message: "Something went wrong on our side."},
+		gateway.ModelNotFound:     {status: 404, kind: invalidRequest, code: "model_not_found", param: "model", message: "The model does not exist, or you have no access to it."},
+		gateway.WrongOperation:    {status: 400, kind: invalidRequest, code: "unsupported_value", param: "model", message: "The model does not serve this operation."},
+		gateway.NotCounted:        {status: 400, kind: invalidRequest, code: "unsupported_value", param: "model", message: "The model's server can't count tokens."},
+		gateway.PlaceForbidden:    {status: 403, kind: invalidRequest, code: noAccess, param: "model", message: "Your plan allows none of the places in which this model is served."},
+		gateway.SuspectRequest:    {status: 400, kind: invalidRequest, code: "request_suspected", message: "A model server failed on this very request a moment ago. The same request is not taken for a while."},
+		gateway.RateLimited:       {status: 429, kind: requestRate, code: rateLimit, message: "The limit of requests per minute is reached.", wait: true},
+		gateway.TokenRateLimited:  {status: 429, kind: tokenRate, code: rateLimit, message: "The limit of tokens per minute is reached.", wait: true},
+		gateway.TooManyAtOnce:     {status: 429, kind: requestRate, code: rateLimit, message: "The limit of requests at the same time is reached.", wait: true},
+		gateway.LimitsUnknown:     {status: 503, kind: unavailable, message: "Limits can't be checked at the moment.", wait: true},
+		gateway.Unpriced:          {status: 503, kind: unavailable, message: "The model has no price at the moment and can't be used.", wait: true},
+		gateway.InsufficientQuota: {status: 402, kind: insufficientQuota, code: insufficientQuota, message: "The credit doesn't cover the request. Please check your plan and billing details."},
+		gateway.MoneyUnknown:      {status: 503, kind: unavailable, code: "billing_unavailable", message: "The credit for the request can't be checked at the moment.", wait: true},
+		gateway.BudgetExhausted:   {status: 402, kind: insufficientQuota, code: "budget_exhausted", message: "The credit was used up in the middle of the answer."},
+		gateway.FlowFull:          {status: 429, kind: requestRate, code: rateLimit, message: "Too many of your requests are waiting already.", wait: true},
+		gateway.BandFull:          {status: 503, kind: unavailable, code: overloaded, message: "The model is at capacity for this service tier.", wait: true},
+		gateway.PoolFull:          {status: 503, kind: unavailable, code: overloaded, message: "The model is at capacity.", wait: true},
+		gateway.Shed:              {status: 503, kind: unavailable, code: overloaded, message: "The model is nearly at capacity, and this service tier gives way first.", wait: true},
+		gateway.QueueTimeout:      {status: 503, kind: unavailable, code: overloaded, message: "The model was at capacity for as long as the request may wait.", wait: true},
+		gateway.NoEndpoint:        {status: 503, kind: unavailable, code: overloaded, message: "The model is not available at the moment.", wait: true},
+		gateway.ShuttingDown:      {status: 503, kind: unavailable, code: overloaded, message: "This server is about to stop. Please try again.", wait: true},
+		gateway.ConnectFailed:     {status: 502, kind: serverError, message: "The model server could not be reached.", wait: true},
+		gateway.UpstreamReset:     {status: 502, kind: serverError, message: "The model server broke off the request.", wait: true},
+		gateway.UpstreamStatus:    {status: 502, kind: serverError, message: "The model server failed.", wait: true},
+		gateway.UpstreamBusy:      {status: 503, kind: unavailable, code: overloaded, message: "The model is at capacity.", wait: true},
+		gateway.UpstreamRefused:   {status: 400, kind: invalidRequest, message: "The model server refused the request."},
+		gateway.ContextTooLong:    {status: 400, kind: invalidRequest, code: "context_length_exceeded", message: "The request is longer than the model's context."},
+		gateway.UpstreamInvalid:   {status: 502, kind: serverError, message: "The model server gave an answer that can't be used.", wait: true},
+		gateway.FirstByteLimit:    {status: 504, kind: serverError, code: "timeout", message: "The model server did not begin to answer in time.", wait: true},
+		gateway.IdleLimit:         {status: 504, kind: serverError, code: "timeout", message: "The model server stopped in the middle of its answer.", wait: true},
+		gateway.TotalLimit:        {status: 504, kind: serverError, code: "timeout", message: "The answer took longer than the model's time limit.", final: true},
+		gateway.UpstreamDied:      {status: 502, kind: serverError, message: "The model server broke off its answer.", wait: true},
+		gateway.Evicted:           {status: 503, kind: unavailable, code: overloaded, message: "The request gave way to others of higher priority.", wait: true},
+		gateway.KeyRevoked:        {status: 401, kind: invalidRequest, code: "invalid_api_key", message: "The API key is not valid any more."},
+		gateway.AccessLost:        {status: 403, kind: invalidRequest, code: noAccess, message: "The API key may not do this any more."},
+		gateway.ClientGone:        {status: clientClosed, kind: invalidRequest, message: "The caller closed the connection."},
+		gateway.StoreDown:         {status: 503, kind: unavailable, message: "The request could not be recorded and was not served.", wait: true},
+		gateway.Internal:          {status: 500, kind: serverError, message: "Something went wrong on our side."},
 	}
 }
 

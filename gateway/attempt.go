@@ -21,6 +21,7 @@ var errNoTarget = errors.New("a lease without a target that may be used")
 // it.
 func (x *exchange) attempt(ctx context.Context) *Error {
 	x.meter.reset()
+	x.purse.checkAt = 1
 	x.out.prepare(Head{Stream: x.call.Stream, QueueTime: x.queued, Band: x.band, Tier: x.tier, Limit: x.limit, Shutdown: x.model.ShutdownDate})
 
 	trip, tried := &upstream.Trip{}, len(x.exclude)

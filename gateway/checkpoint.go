@@ -104,6 +104,9 @@ func (x *exchange) intent() *admission.Intent {
 	if x.priced {
 		in.PriceVersion = x.price.Version
 	}
+	if x.purse.hold != nil {
+		in.Chunks = x.purse.hold.Chunks()
+	}
 	x.trace = &trace{tenant: in.Tenant, request: in.Request}
 	return in
 }

@@ -32,7 +32,6 @@ type endpoints interface {
 // works beside its accelerator. The error is an *Error; NotCounted where the
 // engine has no tokenizer to ask.
 func (g *Gateway) CountTokens(ctx context.Context, c Call) (int64, error) {
-	c.Stream = false
 	x := newExchange(g, c, nil)
 	n, err := x.count(ctx)
 	if err != nil {
@@ -53,14 +52,21 @@ func (x *exchange) count(ctx context.Context) (int64, *Error) {
 	if err := x.admit(ctx, nil); err != nil {
 		return 0, err
 	}
+	return x.tokenize(ctx)
+}
+
+// tokenize asks a model server for the length of the prompt.
+func (x *exchange) tokenize(ctx context.Context) (int64, *Error) {
 	target, ok := x.anyTarget()
 	if !ok {
 		return 0, &Error{Cause: NoEndpoint}
 	}
+	c := x.call
+	c.Stream = false
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
 	to := destination{target: target, endpoint: x.pool.Endpoint(target.Endpoint), accept: "application/json", requestID: attemptID(x.call.ID, 1)}
-	body := engineBody(&x.call, x.model, x.pool, x.g.engines.cacheSalt(x.call.Principal.Tenant, x.model.Name))
+	body := engineBody(&c, x.model, x.pool, x.g.engines.cacheSalt(x.call.Principal.Tenant, x.model.Name))
 	if to.endpoint.Engine == llamaCPP {
 		return x.countInSteps(ctx, to, body)
 	}

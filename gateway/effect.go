@@ -23,9 +23,10 @@ func (c Cause) Effect() Effect {
 		return Effect{Blames: true}
 	case IdleLimit, UpstreamDied:
 		return Effect{Blames: true, Billable: true}
-	case TotalLimit, KeyRevoked, AccessLost, ClientGone:
+	case TotalLimit, KeyRevoked, AccessLost, ClientGone, BudgetExhausted:
 		return Effect{Billable: true}
 	case ModelNotFound, WrongOperation, NotCounted, PlaceForbidden, SuspectRequest,
+		Unpriced, InsufficientQuota, MoneyUnknown,
 		RateLimited, TokenRateLimited, TooManyAtOnce, LimitsUnknown,
 		FlowFull, BandFull, PoolFull, Shed, QueueTimeout, NoEndpoint, ShuttingDown,
 		UpstreamRefused, ContextTooLong, StoreDown, Internal:

@@ -39,6 +39,7 @@ type exchange struct {
 	admitted bool              // they may hold something of it, until finish
 	limit    LimitState
 	trace    *trace // for checkpoints; nil where nothing is billed
+	purse    purse
 
 	// The present attempt, and what is known from all of them.
 	body      []byte
@@ -76,11 +77,17 @@ func (x *exchange) run(ctx context.Context) *Error {
 	if err := x.resolve(); err != nil {
 		return err
 	}
+	if err := x.reserve(ctx); err != nil {
+		return err
+	}
 	if err := x.admit(ctx, x.intent()); err != nil {
 		return err
 	}
+	if err := x.reserveExactly(ctx); err != nil {
+		return err
+	}
 	x.salt = x.g.engines.cacheSalt(x.call.Principal.Tenant, x.model.Name)
-	x.body = engineBody(&x.call, x.model, x.pool, x.salt)
+	x.body = bounded(engineBody(&x.call, x.model, x.pool, x.salt), &x.call, x.purse.clamp)
 	for {
 		if err := x.schedule(ctx); err != nil {
 			return err

@@ -44,6 +44,7 @@ type Deps struct {
 	Intents   admission.Intents // of exchanges that are billed; nil: none are kept
 	Pools     Pools
 	Receipts  Settler
+	Funds     Funds                 // nil: requests of tenants whose money is enforced are refused
 	Metrics   prometheus.Registerer // nil: none are kept
 }
 
@@ -67,6 +68,10 @@ type Config struct {
 	// 1 being full (0.5).
 	BurstBelow float64
 
+	// HoldSlice is for how many output tokens of a choice a stream sets money
+	// aside at a time (2,048).
+	HoldSlice int64
+
 	// FairnessIDs is how many of them metrics may show (1,000); a negative
 	// number shows none.
 	FairnessIDs int
@@ -83,6 +88,7 @@ func (c Config) withDefaults() Config {
 	c.ProbeTimeout = cmp.Or(c.ProbeTimeout, 2*time.Second)
 	c.SuspectFor = cmp.Or(c.SuspectFor, time.Minute)
 	c.BurstBelow = cmp.Or(c.BurstBelow, 0.5)
+	c.HoldSlice = cmp.Or(c.HoldSlice, 2048)
 	c.FairnessIDs = cmp.Or(c.FairnessIDs, 1000)
 	return c
 }

@@ -26,18 +26,18 @@ var (
 // relay passes a stream on: each read's whole events in one piece. Only the
 // engine's end marker is success, and the caller sees it when the receipt is
 // stored.
-func (x *exchange) relay(ctx context.Context, w *watch, trip *upstream.Trip, body io.Reader) *Error {
+func (x *exchange) relay(ctx context.Context, w *watch, trip *upstream.Trip, body io.ReadCloser) *Error {
 	s := &splitter{limit: x.g.cfg.MaxEvent}
 	r := x.wire()
 	for {
 		readErr := s.fill(body)
 		w.rest()
 		made := x.meter.output
-		done, failure := x.burst(ctx, s, r)
+		done, broke, failure := x.burst(ctx, s, r)
 		if x.meter.output > made {
 			x.piece()
 		}
-		if !done && failure == nil && readErr != nil {
+		if !done && !broke && failure == nil && readErr != nil {
 			done, failure = x.broken(ctx, s, r, readErr)
 		}
 		switch {
@@ -45,6 +45,10 @@ func (x *exchange) relay(ctx context.Context, w *watch, trip *upstream.Trip, bod
 			return x.complete(ctx, w, body)
 		case failure != nil:
 			return x.inStream(failure)
+		case broke:
+			if failure := x.exhausted(ctx, r, body); failure != nil || x.finished {
+				return failure
+			}
 		}
 		x.forget(trip)
 		if r.preparing() {
@@ -78,16 +82,17 @@ func (x *exchange) rewriter() *rewriter {
 	return r
 }
 
-// burst passes on all whole events that have been read.
-func (x *exchange) burst(ctx context.Context, s *splitter, r wire) (done bool, failure *Error) {
+// burst passes on all whole events that have been read. Broke says that there is no money for more.
+func (x *exchange) burst(ctx context.Context, s *splitter, r wire) (done, broke bool, failure *Error) {
 	buf, _ := x.g.buffers.Get().(*[]byte)
 	out := (*buf)[:0]
-	for !done && failure == nil {
+	for !done && !broke && failure == nil {
 		ev, ok := s.next()
 		if !ok {
 			break
 		}
 		out, done, failure = x.event(r, out, ev)
+		broke = !done && failure == nil && x.spend(ctx)
 	}
 	x.made += len(out)
 	if x.trace != nil {
@@ -102,7 +107,7 @@ func (x *exchange) burst(ctx context.Context, s *splitter, r wire) (done bool, f
 		*buf = out
 		x.g.buffers.Put(buf)
 	}
-	return done, failure
+	return done, broke, failure
 }
 
 // event appends what the caller shall see of one event.

@@ -57,6 +57,9 @@ type rewriter struct {
 	closed   bool   // the closing usage chunk has passed
 	output   bool   // some event had output
 	calls    toolCalls
+	cuttable bool  // the answer may be cut: see cut
+	texts    bool  // a completion's, not a chat's
+	finished []int // choices that have their finish reason; of one that may be cut
 	form     template
 	edits    edits // of the present chunk
 }
@@ -92,8 +95,11 @@ func (r *rewriter) chunk(out, p []byte) ([]byte, *Error) {
 	if err := engineError(p); err != nil {
 		return out, err
 	}
-	if r.head == nil && r.usage {
+	if r.head == nil && (r.usage || r.cuttable) {
 		r.learnHead(p)
+	}
+	if r.cuttable {
+		r.noteFinish(p)
 	}
 	at := outputAt(p)
 	if at >= 0 {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -129,9 +130,6 @@ func (c *Call) prompt() [][]byte {
 
 // outputBound is the most that the engine may generate; 0 when unknown.
 func (x *exchange) outputBound() int {
-	n := x.call.MaxTokens
-	if n == 0 {
-		n = x.model.MaxOutput
-	}
+	n := cmp.Or(x.purse.clamp, x.call.MaxTokens, x.model.MaxOutput)
 	return n * max(x.call.Choices, 1)
 }

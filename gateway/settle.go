@@ -23,9 +23,12 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 		return nil
 	}
 	x.finished = true
-	cause := Success
-	if failure != nil {
+	cause, whole := Success, failure == nil
+	switch {
+	case !whole:
 		cause = failure.Cause
+	case x.purse.cut:
+		cause = BudgetExhausted
 	}
 	x.endLease(cause.result())
 	r := x.receipt(cause)
@@ -33,8 +36,9 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.g.cfg.SettleTimeout)
 	defer cancel()
 	stored := x.storeAndRelease(ctx, r, failure)
+	x.pay(ctx, &r, stored)
 
-	if cause == Success && stored != nil {
+	if whole && stored != nil {
 		failure = &Error{Cause: storeCause(stored), Err: stored}
 		r.Outcome = string(failure.Cause)
 	}
@@ -46,7 +50,7 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 		x.g.epp.ended(s, &r, x.place.bytes, x.made)
 	}
 	x.report(ctx, r, failure)
-	if cause == Success {
+	if whole {
 		return failure
 	}
 	return nil
@@ -167,6 +171,10 @@ func (x *exchange) receipt(cause Cause) billing.Receipt {
 			x.g.log.Error("exchange not rated", slog.String("request_id", c.ID), slog.Any("error", err))
 		}
 		r.CostNano, r.SavedNano = cost.Nano, cost.SavedNano
+	}
+	r.Mode = x.purse.mode
+	if x.purse.hold != nil {
+		r.Chunks = x.purse.hold.Chunks()
 	}
 	return r
 }

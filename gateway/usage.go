@@ -15,6 +15,8 @@ type meter struct {
 	prompt int64  // estimate of the prompt's tokens
 	output int64  // events with output; engines send about one token in each
 
+	cut bool // the last count is not the engine's final one
+
 	read  bool // raw has been read, to the two below
 	last  billing.Usage
 	sound bool
@@ -80,10 +82,10 @@ func count(r gjson.Result) *int64 {
 // json is the usage object for the caller: the engine's, or our count where
 // the engine gave none.
 func (m *meter) json() []byte {
-	if len(m.raw) > 0 {
+	if len(m.raw) > 0 && !m.cut {
 		return m.raw
 	}
-	u, _ := m.usage(true)
+	u, _ := m.usage(!m.cut)
 	in, out := u.InputUncached+u.InputCached, u.Output+u.Reasoning
 	b := strconv.AppendInt([]byte(`{"prompt_tokens":`), in, 10)
 	b = strconv.AppendInt(append(b, `,"completion_tokens":`...), out, 10)

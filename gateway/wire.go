@@ -12,6 +12,9 @@ type wire interface {
 	// preparing reports that the engine has only said that it is there: it still
 	// has the time for a first byte.
 	preparing() bool
+	// cut appends what ends an answer that we break off when its bound is
+	// reached; open is false where no part of it is left to be ended.
+	cut(out []byte, choices int) (shown []byte, open bool)
 }
 
 // wire makes the one of this answer.
@@ -19,7 +22,10 @@ func (x *exchange) wire() wire {
 	if x.call.Operation == Responses {
 		return &native{meter: &x.meter, hideCache: x.hideCache}
 	}
-	return x.rewriter()
+	r := x.rewriter()
+	r.cuttable = x.purse.hold != nil
+	r.texts = x.call.Operation == Completions
+	return r
 }
 
 func (r *rewriter) event(out, data []byte) ([]byte, bool, *Error) {

@@ -56,6 +56,7 @@ func (s *stream) native(data []byte) error {
 		n := s.engine.find(v, typeCall, "")
 		s.sayArguments(n, restOf(n.said, v.Get("arguments")))
 	case "completed", "incomplete":
+		s.noteEnd(v)
 		s.nativeEnd(name, v.Get("response"))
 	default:
 		s.nativeText(name, v)

@@ -77,6 +77,7 @@ type state struct {
 	completedAt time.Time // zero: not yet
 	failure     string    // error, as JSON
 	reason      string    // incomplete_details.reason
+	code        string    // ours beside it, where the reason doesn't say all; plain characters
 	output      []byte    // items, joined
 	usage       *Usage
 	tier        string // served
@@ -93,7 +94,11 @@ func (s shape) append(b []byte, now state) []byte {
 	if now.reason == "" {
 		b = append(b, `,"incomplete_details":null`...)
 	} else {
-		b = append(append(append(b, `,"incomplete_details":{"reason":"`...), now.reason...), `"}`...)
+		b = append(append(append(b, `,"incomplete_details":{"reason":"`...), now.reason...), '"')
+		if now.code != "" {
+			b = append(append(append(b, `,"code":"`...), now.code...), '"')
+		}
+		b = append(b, '}')
 	}
 	b = append(append(append(b, `,"output":[`...), now.output...), ']')
 	b = append(b, `,"usage":`...)

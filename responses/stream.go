@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"weir/gateway"
 )
 
 // stream is the one state machine from what an engine says, in chunks of a chat
@@ -80,11 +82,19 @@ func (s *stream) chunk(data []byte) error {
 		s.call(call)
 		return true
 	})
+	s.noteEnd(v)
 	if finish := choice.Get("finish_reason"); finish.Type == gjson.String && finish.Str != "" {
 		s.finish = finish.Str
 		s.close(s.cutOff())
 	}
 	return nil
+}
+
+// noteEnd notes why the gateway itself ended an answer.
+func (s *stream) noteEnd(v gjson.Result) {
+	if v.Get("weir.code").Str == string(gateway.BudgetExhausted) {
+		s.state.code = string(gateway.BudgetExhausted)
+	}
 }
 
 // textOf is the first of the named members that isn't empty, still escaped:
