@@ -51,6 +51,7 @@ type program struct {
 	fleet       *gateway.Fleet
 	gateway     *gateway.Gateway
 	replicas    *replica.Register
+	orphans     *gateway.Orphans
 	limits      *admission.Redis // nil without Redis
 	responses   *responses.Postgres
 	runs        responses.BackgroundDeps
@@ -97,6 +98,7 @@ func (p *program) wire(ctx context.Context) error {
 		return err
 	}
 	p.buildGateway(limits, registry)
+	p.buildOrphans(limits, registry)
 	if err := p.buildScaler(ctx); err != nil {
 		return err
 	}
@@ -108,7 +110,7 @@ func (p *program) wire(ctx context.Context) error {
 	}
 	p.buildAPI(registry) //nolint:contextcheck // its handlers have the contexts of their requests
 	p.background = append(p.background, p.server.Background().Run, p.jobs.Run)
-	return p.jobs.start(p.server.Background(), p.cfg.BackgroundRuns)
+	return p.jobs.start(p.server.Background(), p.cfg.BackgroundRuns, p.settleOrphans)
 }
 
 // complete checks what serving needs beyond what commands need.

@@ -70,6 +70,7 @@ type Config struct {
 	HoldSlice      int    // output tokens for which a stream sets money aside at a time
 	ChunkTTL       time.Duration
 	ChunkMaxNano   int64
+	OrphanAfter    time.Duration
 	Tenant         string
 	LogLevel       string
 	LogFormat      string

@@ -80,8 +80,9 @@ type reclaimArgs struct{}
 func (reclaimArgs) Kind() string { return "response_reclaim" }
 
 // start makes the client, once everything is there that it works for. runs is
-// how many background responses this replica makes at once.
-func (j *jobs) start(background *responses.Background, runs int) error {
+// how many background responses this replica makes at once; settle settles what
+// dead replicas left.
+func (j *jobs) start(background *responses.Background, runs int, settle func(context.Context) error) error {
 	workers := river.NewWorkers()
 	err := errors.Join(
 		river.AddWorkerSafely(workers, &runWorker{work: background.Work}),
@@ -90,6 +91,9 @@ func (j *jobs) start(background *responses.Background, runs int) error {
 		})),
 		river.AddWorkerSafely(workers, river.WorkFunc(func(ctx context.Context, _ *river.Job[reclaimArgs]) error {
 			return background.Reclaim(ctx)
+		})),
+		river.AddWorkerSafely(workers, river.WorkFunc(func(ctx context.Context, _ *river.Job[orphanArgs]) error {
+			return settle(ctx)
 		})),
 	)
 	if err != nil {
@@ -101,7 +105,7 @@ func (j *jobs) start(background *responses.Background, runs int) error {
 			queueRuns: {MaxWorkers: runs}, queueChores: {MaxWorkers: choreWorkers},
 		},
 		PeriodicJobs: []*river.PeriodicJob{
-			periodic(sweepEvery, sweepArgs{}), periodic(reclaimEvery, reclaimArgs{}),
+			periodic(sweepEvery, sweepArgs{}), periodic(reclaimEvery, reclaimArgs{}), periodic(orphansEvery, orphanArgs{}),
 		},
 		// Runs have no time limit, and find out for themselves what became of
 		// a replica that vanished: this is for what was left of its jobs.

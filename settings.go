@@ -120,6 +120,7 @@ func settings() []setting {
 			c.ChunkMaxNano = micro * nanoPerMicro
 			return nil
 		}},
+		{name: "orphan_after", help: "silence after which a replica counts as dead for good, and what it left is settled", preset: "90s", set: span(func(c *Config) *time.Duration { return &c.OrphanAfter })},
 		{name: "tenant", help: "the tenant that `weir key` and `weir receipts` mean without --tenant", set: text(func(c *Config) *string { return &c.Tenant })},
 		{name: "log_level", help: "debug, info, warn or error", preset: "info", set: oneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error")},
 		{name: "log_format", help: "text or json", preset: "json", set: oneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},

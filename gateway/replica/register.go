@@ -143,14 +143,14 @@ func (r *Register) leave(ctx context.Context) {
 	}
 }
 
-// Gone lists the replicas that have stopped or died and were not forgotten, the
-// longest gone first. It is empty while this replica can't know: after a gap in
-// which nobody may have reached Postgres all look dead.
-func (r *Register) Gone(ctx context.Context) ([]string, error) {
+// Gone lists the replicas that have stopped, or were silent for so long, and were
+// not forgotten, the longest gone first. It is empty while this replica can't
+// know: after a gap in which nobody may have reached Postgres all look dead.
+func (r *Register) Gone(ctx context.Context, silence time.Duration) ([]string, error) {
 	if !r.steady.Load() {
 		return nil, nil
 	}
-	rows, err := r.worker.Query(ctx, `SELECT weir_dead_replicas($1)`, r.cfg.Dead)
+	rows, err := r.worker.Query(ctx, `SELECT weir_dead_replicas($1)`, silence)
 	if err != nil {
 		return nil, fmt.Errorf("list dead replicas: %w", err)
 	}

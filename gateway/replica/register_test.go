@@ -79,13 +79,13 @@ func TestReplicasCountEachOther(t *testing.T) {
 	stopSecond()
 	eventually(t, "the one that stopped is not counted", func() bool { return first.Live() == 2 && told.Load() == 2 })
 	eventually(t, "it is among the gone", func() bool {
-		gone, err := first.Gone(t.Context())
+		gone, err := first.Gone(t.Context(), first.Dead())
 		return err == nil && slices.Equal(gone, []string{second.ID()})
 	})
 	if err := first.Forget(t.Context(), []string{second.ID(), third.ID()}); err != nil {
 		t.Fatal(err)
 	}
-	if gone, err := first.Gone(t.Context()); err != nil || len(gone) != 0 {
+	if gone, err := first.Gone(t.Context(), first.Dead()); err != nil || len(gone) != 0 {
 		t.Errorf("gone: %v, %v, want nobody", gone, err)
 	}
 	if third.Live() != 2 {
@@ -136,7 +136,7 @@ func TestReplicaHoldsOthersForLiveAfterAnOutage(t *testing.T) {
 	if n := beat(90); n != 2 {
 		t.Errorf("right after the outage %d live, want both", n)
 	}
-	if gone, err := us.Gone(t.Context()); err != nil || len(gone) != 0 {
+	if gone, err := us.Gone(t.Context(), us.Dead()); err != nil || len(gone) != 0 {
 		t.Errorf("gone: %v, %v, want nobody yet", gone, err)
 	}
 	for range 3 {
