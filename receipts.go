@@ -52,6 +52,7 @@ func receiptsCommand() *cobra.Command {
 			return printReceipts(m.out, page)
 		}),
 	}
+	cmd.AddCommand(receiptShowCommand())
 	f := cmd.Flags()
 	f.StringVar(&tenant, "tenant", "", "whose receipts")
 	f.StringVar(&request, "request", "", "only this request id (the x-request-id header)")

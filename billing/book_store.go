@@ -21,12 +21,12 @@ func LoadBook(ctx context.Context, q Querier) (*Book, error) {
 	prices, err := loadPrices(ctx, q, `
 		SELECT
 			version, '', model, effective_from, false, input_pico, cached_input_pico, output_pico, reasoning_pico,
-			flex_bp, priority_bp, batch_bp, background_bp, long_context
+			flex_bp, priority_bp, batch_bp, background_bp, long_context, created_at
 		FROM prices
 		UNION ALL
 		SELECT
 			version, tenant_id, model, effective_from, lapsed, input_pico, cached_input_pico, output_pico, reasoning_pico,
-			flex_bp, priority_bp, batch_bp, background_bp, long_context
+			flex_bp, priority_bp, batch_bp, background_bp, long_context, created_at
 		FROM tenant_prices`)
 	if err != nil {
 		return nil, fmt.Errorf("load price book: %w", err)
@@ -42,7 +42,7 @@ func loadPrices(ctx context.Context, q Querier, sql string, args ...any) ([]Pric
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Price, err error) {
 		err = row.Scan(
 			&p.Version, &p.Tenant, &p.Model, &p.EffectiveFrom, &p.Lapsed, &p.Input, &p.CachedInput, &p.Output, &p.Reasoning,
-			&p.Tiers.Flex, &p.Tiers.Priority, &p.Tiers.Batch, &p.Tiers.Background, &p.Long)
+			&p.Tiers.Flex, &p.Tiers.Priority, &p.Tiers.Batch, &p.Tiers.Background, &p.Long, &p.PublishedAt)
 		if len(p.Long) == 0 {
 			p.Long = nil
 		}
@@ -57,7 +57,7 @@ func LoadTenantPrices(ctx context.Context, worker Querier, after int64) ([]Price
 	prices, err := loadPrices(ctx, worker, `
 		SELECT
 			version, tenant_id, model, effective_from, lapsed, input_pico, cached_input_pico, output_pico, reasoning_pico,
-			flex_bp, priority_bp, batch_bp, background_bp, long_context
+			flex_bp, priority_bp, batch_bp, background_bp, long_context, created_at
 		FROM weir_tenant_prices($1)
 		ORDER BY version`, after)
 	if err != nil {

@@ -38,6 +38,7 @@ type Price struct {
 	Long          []Step // by MinInput, smallest first
 	Tiers         Tiers
 	Lapsed        bool // the tenant has no price of its own from this moment on
+	PublishedAt   time.Time
 }
 
 // Bounds of a price. With MaxTokens they keep sums in 128 bits.

@@ -76,3 +76,67 @@ $$;
 
 REVOKE ALL ON FUNCTION weir_tenant_prices FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION weir_tenant_prices TO weir_worker;
+
+-- Receipts that were rated again, and otherwise: each row takes the place of the
+-- one before, and of the receipt's own cost. Only what was paid for is corrected, as
+-- a new ledger transaction; the receipt itself is never changed.
+CREATE TABLE ratings (
+    tenant_id     text COLLATE "C" NOT NULL CHECK (tenant_id <> ''),
+    request_id    text COLLATE "C" NOT NULL CHECK (request_id <> ''),
+    nth           integer NOT NULL CHECK (nth > 0),
+    rated_at      timestamptz NOT NULL DEFAULT now(),
+    price_version bigint NOT NULL CHECK (price_version > 0),
+    cost_nano     bigint NOT NULL CHECK (cost_nano >= 0),
+    saved_nano    bigint NOT NULL CHECK (saved_nano >= 0),
+    ledger_txn    bigint, -- NULL where the differences of a batch made up for one another
+    PRIMARY KEY (tenant_id, request_id, nth)
+);
+
+ALTER TABLE ratings ENABLE ROW LEVEL SECURITY;
+ALTER TABLE ratings FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON ratings FOR SELECT TO weir_app USING (tenant_id = weir_tenant());
+CREATE POLICY functions_read ON ratings FOR SELECT TO CURRENT_USER USING (true);
+CREATE POLICY functions_write ON ratings FOR INSERT TO CURRENT_USER WITH CHECK (true);
+GRANT SELECT ON ratings TO weir_app;
+
+-- weir_rerate stores what receipts of a tenant should have cost, and books the
+-- difference to what they did as one correction. A receipt counts only where it
+-- was paid for and has cost was_nano until now, so a batch may be sent again:
+-- what is done already is not done twice. It returns how many it changed, their
+-- difference (positive in the tenant's favour) and the transaction.
+-- +goose StatementBegin
+CREATE FUNCTION weir_rerate(
+    p_tenant text, p_requests text[], p_settled timestamptz[], p_was bigint[],
+    p_versions bigint[], p_costs bigint[], p_saved bigint[], p_ref text, p_note text,
+    OUT changed bigint, OUT amount bigint, OUT txn bigint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, public, pg_temp
+AS $$
+DECLARE
+    due text[];
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('weir.rerate'), hashtext(p_tenant));
+    SELECT coalesce(array_agg(g.request_id), '{}'), coalesce(sum(g.was - g.cost), 0)::bigint INTO due, amount
+      FROM unnest(p_requests, p_settled, p_was, p_costs) AS g (request_id, settled_at, was, cost)
+      JOIN receipts r ON r.tenant_id = p_tenant AND r.settled_at = g.settled_at AND r.request_id = g.request_id
+     WHERE r.mode = 'enforce'
+       AND g.was = coalesce((
+               SELECT l.cost_nano FROM ratings l
+                WHERE l.tenant_id = p_tenant AND l.request_id = g.request_id
+                ORDER BY l.nth DESC LIMIT 1), r.cost_nano);
+    IF amount <> 0 THEN
+        txn := weir_adjust(p_tenant, amount, 'adjust', p_ref, p_note);
+    END IF;
+    INSERT INTO ratings (tenant_id, request_id, nth, price_version, cost_nano, saved_nano, ledger_txn)
+    SELECT p_tenant, g.request_id,
+           1 + (SELECT count(*) FROM ratings l WHERE l.tenant_id = p_tenant AND l.request_id = g.request_id),
+           g.version, g.cost, g.saved, txn
+      FROM unnest(p_requests, p_versions, p_costs, p_saved) AS g (request_id, version, cost, saved)
+     WHERE g.request_id = ANY (due);
+    GET DIAGNOSTICS changed = ROW_COUNT;
+END
+$$;
+-- +goose StatementEnd
+
+REVOKE ALL ON FUNCTION weir_rerate FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION weir_rerate TO weir_worker;

@@ -56,6 +56,9 @@ func samples() []sample {
 			INSERT INTO tenant_prices (tenant_id, model, effective_from, lapsed, input_pico, cached_input_pico, output_pico, reasoning_pico,
 				flex_bp, priority_bp, batch_bp, background_bp, long_context)
 			VALUES ($1, 'sample' || $2, now(), false, 1, 1, 1, 1, 0, 0, 0, 0, '[]')`},
+		{"ratings", `
+			INSERT INTO ratings (tenant_id, request_id, nth, price_version, cost_nano, saved_nano)
+			VALUES ($1, 'req_' || $1 || $2, 1, 1, 0, 0)`},
 		{"wallets", `
 			INSERT INTO wallets (tenant_id, node, scope)
 			VALUES ($1, 'key_' || $1 || $2, 'key')`},
