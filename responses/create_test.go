@@ -28,6 +28,7 @@ func TestBadRequestsNameTheirParameter(t *testing.T) {
 		`{"model":"m","input":[{"type":"function_call","call_id":"a","name":"f"}]}`:                                                {Param: "input[0].arguments", Code: codeMissing},
 		`{"model":"m","input":[{"type":"function_call_output","call_id":"a"}]}`:                                                    {Param: "input[0].output", Code: codeMissing},
 		`{"model":"m","input":"x","previous_response_id":"a","conversation":"b"}`:                                                  {Param: "previous_response_id", Code: codeExclusive},
+		`{"model":"m","input":"x","conversation":"c","store":false}`:                                                               {Param: "store", Code: codeValue},
 		`{"model":"m","input":"x","background":true,"store":false}`:                                                                {Param: "background", Code: codeValue},
 		`{"model":"m","input":"x","store":"yes"}`:                                                                                  {Param: "store", Code: codeType},
 		`{"model":"m","input":"x","prompt":{"id":"p"}}`:                                                                            {Param: "prompt", Code: codeParameter},

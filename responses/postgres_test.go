@@ -2,6 +2,7 @@ package responses_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -68,15 +69,19 @@ func newHouse(tb testing.TB) *house {
 // keep stores a record as the settle writer would.
 func (h *house) keep(tb testing.TB, r *responses.Record) {
 	tb.Helper()
-	effect, err := h.store.Save(tb.Context(), r)
-	if err != nil {
+	if err := h.settle(tb.Context(), r); err != nil {
 		tb.Fatal(err)
+	}
+}
+
+func (h *house) settle(ctx context.Context, r *responses.Record) error {
+	effect, err := h.store.Save(ctx, r)
+	if err != nil {
+		return err
 	}
 	var b pgx.Batch
 	effect(&b)
-	if err := h.db.Worker.SendBatch(tb.Context(), &b).Close(); err != nil {
-		tb.Fatal(err)
-	}
+	return h.db.Worker.SendBatch(ctx, &b).Close()
 }
 
 func items(tb testing.TB, input string) []responses.Item {
