@@ -82,7 +82,7 @@ func (s *Server) infer(op gateway.Operation) func(*exchange) error {
 		}
 		req.Call.ID, req.Call.ClientRequestID = x.id, clientRequestID(r.Header)
 		req.Call.QueueTTL, req.Call.ReceivedAt = ttl, x.receivedAt
-		req.Call.Sent = body.release
+		req.Call.Alloc, req.Call.Sent = body.alloc, body.release
 		out := s.newSink(x, req.Ignored)
 		defer out.close()
 		sink, err := s.keepChat(x, &req, out)

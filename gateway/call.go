@@ -90,8 +90,12 @@ type Call struct {
 	// is fine.
 	Ended func(document, usage []byte)
 
-	// Sent is called when Fields and Prompt are not needed any more, at the
-	// latest with the first bytes of a stream: one that goes on for minutes need
+	// Alloc gives n bytes that are the gateway's until it calls Sent or Run has
+	// returned: what is sent to the engine, as large as Fields. Nil makes them.
+	Alloc func(n int) []byte
+
+	// Sent is called when Fields, Prompt and what Alloc gave are not needed any
+	// more, at the latest with the first bytes of a stream: one that goes on for minutes need
 	// not keep its prompt. It may never be called; nil is fine.
 	Sent func()
 }

@@ -40,6 +40,7 @@ type engines struct {
 
 	mu      sync.Mutex
 	clients map[trust]*upstream.Client
+	salts   map[salted]string
 }
 
 // trust is what makes an engine's certificate the right one. The zero value
@@ -65,13 +66,40 @@ func newEngines(cfg Config) *engines {
 	}
 	return &engines{
 		salt: cfg.SaltSecret, secrets: cfg.Secrets, dial: dial,
-		clients: make(map[trust]*upstream.Client),
+		clients: make(map[trust]*upstream.Client), salts: make(map[salted]string),
 	}
 }
 
 // cacheSalt seeds the engine's prefix cache, so that no tenant can find out
 // what another one has asked.
 func (e *engines) cacheSalt(t tenants.ID, model string) string {
+	of := salted{t, model}
+	e.mu.Lock()
+	known := e.salts[of]
+	e.mu.Unlock()
+	if known != "" {
+		return known
+	}
+	salt := e.newSalt(t, model)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.salts) >= maxSalts {
+		clear(e.salts)
+	}
+	e.salts[of] = salt
+	return salt
+}
+
+// salted is whom a cache salt is for.
+type salted struct {
+	tenant tenants.ID
+	model  string
+}
+
+// maxSalts bounds the salts that are remembered.
+const maxSalts = 10_000
+
+func (e *engines) newSalt(t tenants.ID, model string) string {
 	mac := hmac.New(sha256.New, e.salt)
 	mac.Write([]byte(string(t) + "|" + model))
 	return hex.EncodeToString(mac.Sum(nil))
@@ -81,8 +109,7 @@ func (e *engines) cacheSalt(t tenants.ID, model string) string {
 // fields, copied once.
 func engineBody(c *Call, m *catalogue.Model, p *catalogue.Pool, salt string) []byte {
 	plain := p.RunsOn(llamaCPP)
-	b := make([]byte, 0, len(c.Fields)+len(salt)+256)
-	b = append(append(b, `{"model":`...), quoteJSON(engineName(m))...)
+	b := appendJSON(append(c.buffer(len(c.Fields)+len(salt)+256), `{"model":`...), engineName(m))
 	if !plain {
 		b = append(append(append(b, `,"cache_salt":"`...), salt...), '"')
 	}
@@ -99,6 +126,14 @@ func engineBody(c *Call, m *catalogue.Model, p *catalogue.Pool, salt string) []b
 		b = append(append(b, ','), c.Fields...)
 	}
 	return append(b, '}')
+}
+
+// buffer is empty and has room for n bytes.
+func (c *Call) buffer(n int) []byte {
+	if c.Alloc == nil {
+		return make([]byte, 0, n)
+	}
+	return c.Alloc(n)[:0]
 }
 
 // engineName is what the model is called at its engine.

@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"bytes"
 	"net/http"
 	"strings"
 	"testing"
@@ -8,15 +9,22 @@ import (
 	"weir/gateway"
 )
 
-// giveBack makes a call whose fields are overwritten as soon as they are given
-// back, as the memory of a body that another request gets.
+// giveBack makes a call whose fields, and what it lends for the engine's body,
+// are overwritten as soon as they are given back, as memory that another request
+// gets.
 func giveBack(h *house) (c gateway.Call, sent chan struct{}) {
 	sent = make(chan struct{})
 	c = h.call(stream)
-	fields := c.Fields
+	lent := [][]byte{c.Fields}
+	c.Alloc = func(n int) []byte {
+		lent = append(lent, bytes.Repeat([]byte{'?'}, n)) // what another request left there
+		return lent[len(lent)-1]
+	}
 	c.Sent = func() {
-		for i := range fields {
-			fields[i] = '!'
+		for _, p := range lent {
+			for i := range p {
+				p[i] = '!'
+			}
 		}
 		close(sent) // a second call panics
 	}
@@ -61,7 +69,7 @@ func TestAPromptIsKeptWhileAnotherAttemptMayCome(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range []*engine{dying, spare} {
-		if seen := e.seen(); len(seen) != 1 || !strings.Contains(seen[0].body, "hello there, engine") {
+		if seen := e.seen(); len(seen) != 1 || !strings.Contains(seen[0].body, "hello there, engine") || strings.ContainsAny(seen[0].body, "!?") {
 			t.Errorf("an engine saw %+v", seen)
 		}
 	}

@@ -207,10 +207,19 @@ func outputAt(p []byte) int {
 }
 
 // quoteJSON writes s as a JSON string.
-func quoteJSON(s string) []byte {
-	b, err := json.Marshal(s)
-	if err != nil { // a string always marshals
-		return []byte(`""`)
+func quoteJSON(s string) []byte { return appendJSON(make([]byte, 0, len(s)+2), s) }
+
+// appendJSON appends s as a JSON string. Most are names, which are written as
+// they are.
+func appendJSON(b []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			quoted, err := json.Marshal(s)
+			if err != nil { // a string always marshals
+				return append(b, `""`...)
+			}
+			return append(b, quoted...)
+		}
 	}
-	return b
+	return append(append(append(b, '"'), s...), '"')
 }

@@ -181,7 +181,12 @@ func (x *exchange) receipt(cause Cause) billing.Receipt {
 
 // report writes the exchange's one line.
 func (x *exchange) report(ctx context.Context, r billing.Receipt, failure *Error) {
-	attrs := []slog.Attr{
+	h := x.g.log.Handler()
+	if !h.Enabled(ctx, slog.LevelInfo) {
+		return
+	}
+	line := slog.NewRecord(time.Now(), slog.LevelInfo, "exchange", 0) // by itself, as nobody asks where in the source this is
+	line.AddAttrs(
 		slog.String("request_id", r.RequestID),
 		slog.String("tenant", r.Tenant),
 		slog.String("key", r.Key),
@@ -198,9 +203,9 @@ func (x *exchange) report(ctx context.Context, r billing.Receipt, failure *Error
 		slog.Int64("tokens_out", r.Usage.Output+r.Usage.Reasoning),
 		slog.Int64("cost_nano", r.CostNano),
 		slog.String("outcome", r.Outcome),
-	}
+	)
 	if failure != nil && failure.Err != nil {
-		attrs = append(attrs, slog.String("error", failure.Err.Error()))
+		line.AddAttrs(slog.String("error", failure.Err.Error()))
 	}
-	x.g.log.LogAttrs(ctx, slog.LevelInfo, "exchange", attrs...)
+	_ = h.Handle(ctx, line) // a log that can't be written has nobody to tell
 }

@@ -57,15 +57,37 @@ func readUsage(raw []byte) (billing.Usage, bool) {
 	if len(raw) == 0 {
 		return billing.Usage{}, false
 	}
-	r := gjson.GetManyBytes(raw, "prompt_tokens", "completion_tokens", "prompt_tokens_details.cached_tokens",
-		"completion_tokens_details.reasoning_tokens", "reasoning_tokens")
-	if !r[0].Exists() { // the Responses API's names
-		r = gjson.GetManyBytes(raw, "input_tokens", "output_tokens", "input_tokens_details.cached_tokens",
-			"output_tokens_details.reasoning_tokens", "reasoning_tokens")
+	var chat, responses billing.Totals
+	var reasoning *int64                                                // where it stands beside the totals
+	gjson.ParseBytes(raw).ForEach(func(name, value gjson.Result) bool { // one pass, as this is done for each answer
+		switch name.Str {
+		case "prompt_tokens":
+			chat.Prompt = count(value)
+		case "completion_tokens":
+			chat.Completion = count(value)
+		case "prompt_tokens_details":
+			chat.Cached = count(value.Get("cached_tokens"))
+		case "completion_tokens_details":
+			chat.Reasoning = count(value.Get("reasoning_tokens"))
+		case "input_tokens":
+			responses.Prompt = count(value)
+		case "output_tokens":
+			responses.Completion = count(value)
+		case "input_tokens_details":
+			responses.Cached = count(value.Get("cached_tokens"))
+		case "output_tokens_details":
+			responses.Reasoning = count(value.Get("reasoning_tokens"))
+		case "reasoning_tokens":
+			reasoning = count(value)
+		}
+		return true
+	})
+	t := chat
+	if t.Prompt == nil { // the Responses API's names
+		t = responses
 	}
-	t := billing.Totals{Prompt: count(r[0]), Completion: count(r[1]), Cached: count(r[2]), Reasoning: count(r[3])}
 	if t.Reasoning == nil {
-		t.Reasoning = count(r[4])
+		t.Reasoning = reasoning
 	}
 	return t.Split()
 }
