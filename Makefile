@@ -79,7 +79,7 @@ test-clients: needs redis sdk-deps ## Codex, the AI SDK, the Agents SDK, LangCha
 	cd testdata/clients/codex && { [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --ignore-scripts --no-audit --no-fund --loglevel=error; }
 	cd testdata/clients/python && { [ -x .venv/bin/python ] || python3 -m venv .venv && .venv/bin/pip install -q --disable-pip-version-check --no-deps -r requirements.txt; } || \
 	  { rm -rf .venv; echo "left out: openai-python, which PyPI (or python3-venv) didn't give"; }
-	WEIR_TEST_CLIENTS=1 go test -count=1 -timeout 10m -run 'TestClients|TestTheTableOfClients|TestTheREADME' -v .
+	WEIR_TEST_CLIENTS=1 go test -count=1 -timeout 10m -run 'TestClients|TestThePythonSDK|TestTheTableOfClients|TestTheREADME' -v .
 
 .PHONY: bench
 bench: build ## measure the gateway beside a bare proxy; writes docs/performance.md
