@@ -327,7 +327,7 @@ func (p *program) buildAPI(registry *prometheus.Registry) {
 		Config: api.Config{
 			MaxBody: p.cfg.MaxBody, TrustedProxies: p.cfg.TrustedProxies, OpsToken: p.cfg.OpsToken.Reveal(),
 		},
-		Keys: p.keys, Gateway: p.gateway, Queue: p.gateway, Responses: p.responses, Sealer: p.sealer, Media: p.media, Background: p.runs,
+		Keys: p.keys, Gateway: p.gateway, Queue: p.gateway, Limits: p.gateway, Responses: p.responses, Sealer: p.sealer, Media: p.media, Background: p.runs,
 		Catalogue:  func() api.Catalogue { return p.catalogue.Snapshot() },
 		Registerer: registry, Gatherer: registry,
 		Checks: p.checks(),

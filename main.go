@@ -42,7 +42,7 @@ func rootCommand() *cobra.Command {
 	root.PersistentFlags().String("config", "", "configuration file (weir.yaml); the environment overrides it")
 	root.AddCommand(
 		serveCommand(), devCommand(), migrateCommand(), applyCommand(),
-		tenantCommand(), keyCommand(), receiptsCommand(), priceCommand(), rerateCommand(), endpointCommand(), explainCommand(), doctorCommand(), simCommand(), extractCommand(), versionCommand(),
+		tenantCommand(), projectCommand(), keyCommand(), receiptsCommand(), priceCommand(), rerateCommand(), endpointCommand(), explainCommand(), doctorCommand(), simCommand(), extractCommand(), versionCommand(),
 	)
 	return root
 }

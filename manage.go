@@ -118,6 +118,7 @@ func tenantCommand() *cobra.Command {
 		tenantChange("plan", "Move a tenant to another plan", func(cmd *cobra.Command, m *management, id tenants.ID, rest []string) error {
 			return m.store.SetPlan(cmd.Context(), m.actor, id, rest[0])
 		}, "PLAN"),
+		modelLimitsCommand(),
 	)
 	return root
 }

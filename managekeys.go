@@ -78,8 +78,7 @@ func keyCreateCommand() *cobra.Command {
 	f.StringSliceVar(&spec.Scopes, "scope", nil, "what it may do, such as inference:chat (default: all of its kind)")
 	f.StringSliceVar(&spec.Models, "allow-model", nil, "models that it may use (default: all)")
 	f.StringSliceVar(&spec.CIDRs, "allow-network", nil, "client networks that may use it (default: all)")
-	f.IntVar(&spec.Limits.RequestsPerMinute, "rpm", 0, "requests a minute (default: the plan's)")
-	f.IntVar(&spec.Limits.Concurrency, "concurrency", 0, "requests at once (default: the plan's)")
+	limitFlags(cmd, &spec.Limits)
 	f.DurationVar(&lifetime, "expires-in", 0, "lifetime, such as 720h (default: no end)")
 	f.BoolVar(&quiet, "quiet", false, "print the secret alone")
 	return cmd

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"os/exec"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -117,4 +119,75 @@ func (in *installation) admitted(t *testing.T, limit int, replicas ...string) (n
 		}
 	}
 	return n
+}
+
+// A quota for ten and a hundred callers at once, spread over three replicas:
+// whoever's quota it is, exactly ten get in.
+func TestThreeReplicasAdmitExactlyTheQuota(t *testing.T) {
+	t.Parallel()
+	in := install(t)
+	_, port, err := net.SplitHostPort(freeAddress(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	startRedis(t, port)
+	var replicas []string
+	for range 3 {
+		url, _ := in.serve(t, "WEIR_REDIS_URL=redis://127.0.0.1:"+port)
+		replicas = append(replicas, url)
+	}
+	weir := func(args ...string) string { return runWeir(t, in.dir, in.environment, args...) }
+	project := func(name string) string {
+		return strings.Fields(weir("project", "create", "--tenant", in.tenant, name))[0]
+	}
+	key := func(project string, further ...string) string {
+		return lastWord(weir(append([]string{"key", "create", "--tenant", in.tenant, "--project", project, "--quiet"}, further...)...))
+	}
+	own, limited, modelled := project("keys"), project("limited"), project("models")
+	weir("project", "limit", "--tenant", in.tenant, limited, "--rpm", "10")
+	for _, tt := range []struct { // not parallel: the last limits the tenant
+		name string
+		keys []string
+	}{
+		{"a key's", []string{key(own, "--rpm", "10")}},
+		{"a project's, by two keys", []string{key(limited), key(limited)}},
+		{"a tenant's for the model, by two keys", []string{key(modelled), key(own)}},
+	} {
+		if strings.Contains(tt.name, "model") {
+			weir("tenant", "limit-model", in.tenant, "sim-chat", "--rpm", "10")
+		}
+		began := time.Now()
+		n := in.rush(t, 100, replicas, tt.keys)
+		back := int(time.Since(began) / (6 * time.Second)) // of ten a minute, one comes back each 6 s
+		if n < 10 || n > 10+back {
+			t.Errorf("%s quota for 10: %d of 100 at once were admitted by three replicas, and %d came back meanwhile", tt.name, n, back)
+		}
+	}
+}
+
+// rush sends so many requests at once, in turn to the replicas and with the
+// keys, and returns how many were not refused.
+func (in *installation) rush(t *testing.T, callers int, replicas, keys []string) int {
+	t.Helper()
+	var admitted atomic.Int32
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			res, err := post(t.Context(), replicas[i%len(replicas)]+"/v1/chat/completions", keys[i%len(keys)], chatBody(1, false))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			res.Body.Close()
+			switch res.StatusCode {
+			case http.StatusOK:
+				admitted.Add(1)
+			case http.StatusTooManyRequests:
+			default:
+				t.Errorf("status %s", res.Status)
+			}
+		})
+	}
+	wg.Wait()
+	return int(admitted.Load())
 }

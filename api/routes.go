@@ -35,6 +35,7 @@ func (s *Server) routes() []route {
 		{http.MethodPost, "/v1/responses/:id/cancel", tenants.ScopeResponses, s.cancelResponse},
 		{http.MethodGet, "/v1/responses/:id/input_items", tenants.ScopeResponses, s.listInput},
 		{http.MethodGet, "/v1/queue", tenants.ScopeQueueRead, s.listQueue},
+		{http.MethodGet, "/v1/limits", tenants.ScopeLimitsRead, s.listLimits},
 	}, slices.Concat(s.conversationRoutes(tenants.ScopeResponses), s.chatRoutes(tenants.ScopeChat))...)
 }
 

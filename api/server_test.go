@@ -90,8 +90,9 @@ func newShop() shop {
 }
 
 func newKeyring() *keyring {
+	plan := &tenants.Plan{Name: "basic", Bands: map[tenants.Tier]string{tenants.TierDefault: "standard"}, Weight: 1}
 	principal := func(kind tenants.Kind, scopes, models []string) *tenants.Principal {
-		return &tenants.Principal{Tenant: "ten_a", Key: "key_a", Kind: kind, Scopes: scopes, Models: models}
+		return &tenants.Principal{Tenant: "ten_a", Key: "key_a", Kind: kind, Scopes: scopes, Models: models, Plan: plan}
 	}
 	return &keyring{
 		keys: map[string]*tenants.Principal{

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"weir/gateway"
 	"weir/scheduler"
 	"weir/tenants"
@@ -121,4 +123,38 @@ func TestLimitsRiseWhileThePoolHasRoom(t *testing.T) {
 		_ = server.Close()
 		<-served
 	})
+}
+
+func TestBoundsTellWhatLimitsACallerAndNothingElse(t *testing.T) {
+	t.Parallel()
+	e := serve(t, answers(200, document))
+	h := build(t, []string{e.URL}, func(h *house) {
+		h.plan.Limits = tenants.Limits{Concurrency: 4}
+		h.plan.KeyLimits = tenants.Limits{RequestsPerMinute: 5}
+		h.plan.ProjectLimits = tenants.Limits{OutputTokensPerMinute: 1000}
+		h.plan.ModelLimits = map[string]tenants.Limits{"pub": {TokensPerMinute: 100_000}, "other": {Concurrency: 9}}
+	})
+	call := h.call(func(c *gateway.Call) { c.Principal.Models = []string{"pub"} })
+	if err := h.Run(t.Context(), call, &caller{}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := h.Bounds(t.Context(), call.Principal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range got { // times go on
+		got[i].Requests.Reset, got[i].Tokens.Reset, got[i].Output.Reset = 0, 0, 0
+	}
+	want := []gateway.Bound{
+		{Scope: gateway.TenantScope, Name: "ten_a", Slots: 4},
+		{Scope: gateway.ModelScope, Name: "pub", Tokens: gateway.Allowance{Limit: 100_000, Left: 99_988}}, // 7 in that were not cached, 5 out
+		{Scope: gateway.ProjectScope, Name: "prj_a", Output: gateway.Allowance{Limit: 1000, Left: 995}},
+		{Scope: gateway.KeyScope, Name: "key_a", Requests: gateway.Allowance{Limit: 5, Left: 4}},
+	}
+	near := cmp.Comparer(func(a, b gateway.Allowance) bool {
+		return a.Limit == b.Limit && a.Left >= b.Left-1 && a.Left <= b.Left+20
+	})
+	if diff := cmp.Diff(want, got, near); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }

@@ -2,7 +2,7 @@ package tenants
 
 import "slices"
 
-// What a key may be allowed to do. Inference keys take the first seven,
+// What a key may be allowed to do. Inference keys take the first eight,
 // administration keys the last four.
 const (
 	ScopeChat        = "inference:chat"
@@ -11,6 +11,7 @@ const (
 	ScopeResponses   = "inference:responses" // and conversations
 	ScopeModelsRead  = "models:read"
 	ScopeQueueRead   = "queue:read" // of the key's project
+	ScopeLimitsRead  = "limits:read"
 	ScopeUsageRead   = "usage:read"
 	ScopeKeysRead    = "keys:read"
 	ScopeKeysWrite   = "keys:write"
@@ -21,7 +22,7 @@ const (
 func (k Kind) Scopes() []string {
 	switch k {
 	case ProjectKey, ServiceKey:
-		return []string{ScopeChat, ScopeCompletions, ScopeEmbeddings, ScopeResponses, ScopeModelsRead, ScopeQueueRead, ScopeUsageRead}
+		return []string{ScopeChat, ScopeCompletions, ScopeEmbeddings, ScopeResponses, ScopeModelsRead, ScopeQueueRead, ScopeLimitsRead, ScopeUsageRead}
 	case AdminKey:
 		return []string{ScopeKeysRead, ScopeKeysWrite, ScopeUsageRead, ScopeTenantRead}
 	default:
