@@ -81,6 +81,10 @@ test-clients: needs redis sdk-deps ## Codex, the AI SDK, the Agents SDK, LangCha
 	  { rm -rf .venv; echo "left out: openai-python, which PyPI (or python3-venv) didn't give"; }
 	WEIR_TEST_CLIENTS=1 go test -count=1 -timeout 10m -run 'TestClients|TestThePythonSDK|TestTheTableOfClients|TestTheREADME' -v .
 
+.PHONY: test-kill
+test-kill: needs ## kill -9 at six moments of a request, KILLS=50 times each, and look for lost money
+	WEIR_TEST_KILLS=$(or $(KILLS),50) go test -count=1 -timeout 60m -run 'TestAKilledReplica' -v .
+
 .PHONY: bench
 bench: build ## measure the gateway beside a bare proxy; writes docs/performance.md
 	go run ./bench -weir .bin/weir -o docs/performance.md $(BENCH)

@@ -124,7 +124,7 @@ func (in *installation) serve(t *testing.T, settings ...string) (url string, p *
 	t.Helper()
 	public, ops := freeAddress(t), freeAddress(t)
 	in.ops = "http://" + ops
-	p = startWeir(t, in.dir, slices.Concat(in.environment, settings, []string{"WEIR_LISTEN=" + public, "WEIR_OPS_ADDR=" + ops, "WEIR_STATE_DIR=" + t.TempDir()}), "serve")
+	p = startWeir(t, in.dir, slices.Concat(in.environment, []string{"WEIR_LISTEN=" + public, "WEIR_OPS_ADDR=" + ops, "WEIR_STATE_DIR=" + t.TempDir()}, settings), "serve")
 	waitFor(t, "http://"+ops+"/readyz")
 	return "http://" + public, p
 }

@@ -66,3 +66,19 @@ func throughWire(t *testing.T, environment []string) (w *wire, through []string)
 	}
 	return w, through
 }
+
+// mute holds back what goes one way, "upstream" or "downstream", until hear.
+func (w *wire) mute(stream string) {
+	w.t.Helper()
+	toxic := fmt.Sprintf(`{"name": "mute", "type": "timeout", "stream": %q, "attributes": {"timeout": 0}}`, stream)
+	if _, err := w.proxy.Toxics.AddToxicJson(strings.NewReader(toxic)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *wire) hear() {
+	w.t.Helper()
+	if err := w.proxy.Toxics.RemoveToxic(w.t.Context(), "mute"); err != nil {
+		w.t.Fatal(err)
+	}
+}
