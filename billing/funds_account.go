@@ -37,6 +37,20 @@ type refusal struct {
 	node      string
 	available int64
 	until     time.Time
+	times     int // in a row
+}
+
+// believe is for how long a refusal is believed without asking again: longer
+// each time, for whom nothing has changed. A top-up may go unnoticed for so long.
+func (r *refusal) believe() time.Duration {
+	return min(shortestRefusal<<min(r.times, 10), longestRefusal)
+}
+
+// forgive forgets a refusal at a wallet that has changed. It holds mu.
+func (a *account) forgive(node string) {
+	if a.refused.node == node {
+		a.refused = refusal{}
+	}
 }
 
 // pot is what this process holds of one wallet: its chunk.

@@ -13,10 +13,9 @@ const (
 	pace = time.Second
 	// scarceFor is how long a tenant's money counts as scarce after a refusal or
 	// a recall.
-	scarceFor = 5 * time.Second
-	// refusedFor is how long a refusal is believed without asking again: so long
-	// may a top-up go unnoticed.
-	refusedFor = time.Second
+	scarceFor       = 5 * time.Second
+	shortestRefusal = 250 * time.Millisecond
+	longestRefusal  = 2 * time.Second
 	// uncappedFor is how long a node without a wallet is believed to have none,
 	// where its caller asked for one.
 	uncappedFor = time.Second
@@ -166,6 +165,7 @@ func (f *Funds) fill(ctx context.Context, c *claim, nodes []string, least, want 
 		return err
 	}
 	for _, d := range got {
+		c.hold.account.forgive(d.node)
 		for i, p := range c.hold.pots[:c.hold.n] {
 			if p.node == d.node {
 				f.fillPot(p, d, asked)
@@ -200,6 +200,10 @@ func (f *Funds) scrape(ctx context.Context, c *claim) error {
 	}
 	// Another process may be short of the same money, and lack what is here.
 	f.returnAll(ctx, a)
+	if a.refusedLately() { // nobody has returned anything since: it is all spent
+		f.remember(a, err)
+		return err
+	}
 	for _, pause := range patience() {
 		timer := time.NewTimer(pause)
 		select {
@@ -255,6 +259,13 @@ func (f *Funds) drawExactly(ctx context.Context, c *claim) (err error) {
 	return nil
 }
 
+// refusedLately reports that the last question was refused, too.
+func (a *account) refusedLately() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.refused.times > 0
+}
+
 // remember keeps a refusal for those who ask next.
 func (f *Funds) remember(a *account, err error) {
 	broke, refused := errors.AsType[*Broke](err)
@@ -262,6 +273,8 @@ func (f *Funds) remember(a *account, err error) {
 		return
 	}
 	a.mu.Lock()
-	a.refused = refusal{node: broke.Node, available: broke.there, until: f.now().Add(refusedFor)}
+	next := refusal{node: broke.Node, available: broke.there, times: a.refused.times + 1}
+	next.until = f.now().Add(a.refused.believe())
+	a.refused = next
 	a.mu.Unlock()
 }

@@ -99,6 +99,7 @@ func (f *Funds) send(ctx context.Context, r *returns) {
 	for i, p := range r.pots {
 		r.of[i].mu.Lock()
 		p.dirty = false
+		r.of[i].forgive(p.node)
 		if r.keep[i] == 0 && p.chunk == r.ids[i] {
 			p.lose()
 		}

@@ -18,27 +18,26 @@ import (
 
 var errTest = errors.New("as the test wants")
 
-// TestEveryEnding: however an exchange ends, its lease ends once with the
-// right result, its slots are free, one receipt says what it used, and the
-// caller sees either the whole answer or an error, after the receipt.
-func TestEveryEnding(t *testing.T) {
-	t.Parallel()
-	type scene struct {
-		name    string
-		steps   []step                  // of the first engine
-		spare   []step                  // of a second one; nil for none
-		url     func(*testing.T) string // instead of an engine
-		house   func(*house)
-		call    func(*gateway.Call)
-		context func(context.Context, *house, *caller) context.Context
-		caller  *caller
+// scene is one way in which an exchange can end, and what has to be true then.
+type scene struct {
+	name    string
+	steps   []step                  // of the first engine
+	spare   []step                  // of a second one; nil for none
+	url     func(*testing.T) string // instead of an engine
+	house   func(*house)
+	call    func(*gateway.Call)
+	context func(context.Context, *house, *caller) context.Context
+	caller  *caller
 
-		cause   gateway.Cause
-		seen    string // by the caller; events, or the document
-		failed  bool   // the caller had seen a beginning, then an error
-		results []scheduler.Result
-		receipt *billing.Receipt // what of it matters; nil for none
-	}
+	cause   gateway.Cause
+	seen    string // by the caller; events, or the document
+	failed  bool   // the caller had seen a beginning, then an error
+	results []scheduler.Result
+	receipt *billing.Receipt // what of it matters; nil for none
+}
+
+// endings are all of them. Each call makes new ones.
+func endings() []scene {
 	stream := func(c *gateway.Call) { c.Stream = true }
 	leaveAfter := func(text string, cause error) func(context.Context, *house, *caller) context.Context {
 		return func(ctx context.Context, _ *house, c *caller) context.Context {
@@ -66,7 +65,7 @@ func TestEveryEnding(t *testing.T) {
 		}
 	}
 
-	for _, tt := range []scene{
+	return []scene{
 		{
 			name: "a stream that is whole", steps: []step{events(chunk("a", 1), chunk("b", 2), usageEvent, doneEvent)}, call: stream,
 			cause: gateway.Success, seen: shown("a") + shown("b") + doneEvent, results: []scheduler.Result{scheduler.Completed},
@@ -306,28 +305,18 @@ func TestEveryEnding(t *testing.T) {
 			caller: &caller{onSend: func(string) { panic("defect") }}, cause: gateway.Internal, seen: shown("a"), failed: true,
 			results: []scheduler.Result{scheduler.Abandoned}, receipt: none(gateway.Internal, 1),
 		},
-	} {
+	}
+}
+
+// TestEveryEnding: however an exchange ends, its lease ends once with the
+// right result, its slots are free, one receipt says what it used, and the
+// caller sees either the whole answer or an error, after the receipt.
+func TestEveryEnding(t *testing.T) {
+	t.Parallel()
+	for _, tt := range endings() {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			var urls []string
-			switch {
-			case tt.url != nil:
-				urls = append(urls, tt.url(t))
-			default:
-				urls = append(urls, serve(t, tt.steps...).URL)
-			}
-			h := build(t, urls, options(tt.house)...)
-			if tt.spare != nil {
-				h.spare(serve(t, tt.spare...).URL)
-			}
-			to := tt.caller
-			if to == nil {
-				to = &caller{}
-			}
-			ctx := t.Context()
-			if tt.context != nil {
-				ctx = tt.context(ctx, h, to)
-			}
+			h, to, ctx := tt.set(t)
 			settled := ""
 			h.ledger.onSettle = func() { settled = to.text() }
 
@@ -356,6 +345,29 @@ func TestEveryEnding(t *testing.T) {
 			}
 		})
 	}
+}
+
+// set makes the scene ready. Options come before its own.
+func (s *scene) set(t *testing.T, before ...func(*house)) (h *house, to *caller, ctx context.Context) {
+	t.Helper()
+	url := ""
+	if s.url != nil {
+		url = s.url(t)
+	} else {
+		url = serve(t, s.steps...).URL
+	}
+	h = build(t, []string{url}, append(before, options(s.house)...)...)
+	if s.spare != nil {
+		h.spare(serve(t, s.spare...).URL)
+	}
+	to, ctx = s.caller, t.Context()
+	if to == nil {
+		to = &caller{}
+	}
+	if s.context != nil {
+		ctx = s.context(ctx, h, to)
+	}
+	return h, to, ctx
 }
 
 // checkReceipt compares what a test cares for.

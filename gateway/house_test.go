@@ -35,6 +35,7 @@ type house struct {
 	snapshot *catalogue.Snapshot
 	limits   *admission.Memory // nil: a store that can't answer
 	ledger   *ledger
+	funds    gateway.Funds // nil: nothing can be held
 	pools    *pools
 	plan     *tenants.Plan
 	logs     *lockedBuffer
@@ -97,7 +98,7 @@ models:
 		limits, intents = h.limits, h.limits
 	}
 	h.Gateway = gateway.New(slog.New(slog.NewJSONHandler(h.logs, nil)), gateway.Deps{
-		Catalogue: h, Limits: limits, Intents: intents, Pools: h.pools, Receipts: h.ledger, Metrics: h.metrics,
+		Catalogue: h, Limits: limits, Intents: intents, Pools: h.pools, Receipts: h.ledger, Funds: h.funds, Metrics: h.metrics,
 	}, h.config)
 	tb.Cleanup(h.Close)
 	return h
@@ -337,9 +338,11 @@ type ledger struct {
 	calls    int
 	err      error
 	onSettle func()
+	next     gateway.Settler // stores what this one took; nil: nobody
+	booked   []billing.Receipt
 }
 
-func (l *ledger) Settle(ctx context.Context, r billing.Receipt, _ func(*pgx.Batch)) error {
+func (l *ledger) Settle(ctx context.Context, r billing.Receipt, effect func(*pgx.Batch)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -353,6 +356,10 @@ func (l *ledger) Settle(ctx context.Context, r billing.Receipt, _ func(*pgx.Batc
 		return l.err
 	}
 	l.receipts = append(l.receipts, r)
+	if l.next != nil {
+		l.booked = append(l.booked, r)
+		return l.next.Settle(ctx, r, effect)
+	}
 	return nil
 }
 
@@ -469,6 +476,7 @@ func serve(tb testing.TB, steps ...step) *engine {
 func (e *engine) handler(steps []step) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
 		e.mu.Lock()
 		n := len(e.requests)
 		e.requests = append(e.requests, seenRequest{string(body), r.Header.Clone(), r.URL.Path})
