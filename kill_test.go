@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -250,11 +252,44 @@ func TestAKilledReplicaLosesNoMoney(t *testing.T) {
 	}
 }
 
-func newKilling(t *testing.T) *killing {
+// With Redis another replica settles what a dead one left, though the state
+// folder of that one is gone with its machine.
+func TestAReplicaSettlesWhatAnotherLeft(t *testing.T) {
+	t.Parallel()
+	_, port, err := net.SplitHostPort(freeAddress(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	startRedis(t, port)
+	k := newKilling(t, "WEIR_REDIS_URL=redis://127.0.0.1:"+port)
+	first := k.replica
+	k.begin(witnessTokens/2, witnessPlaces)
+	k.state = t.TempDir()
+	dying := k.url
+	k.url, k.replica = k.serve(t, k.settings()...)
+	if k.url == dying {
+		t.Fatal("no second replica")
+	}
+	first.stop(t, syscall.SIGKILL)
+	k.engine.release()
+	k.settled()
+	var billed int
+	if err := k.owner.QueryRow(t.Context(), `SELECT count(*) FROM receipts WHERE settled_by = 'sweeper' AND output BETWEEN 1 AND $1`, witnessTokens/2).Scan(&billed); err != nil {
+		t.Fatal(err)
+	}
+	if billed == 0 {
+		t.Error("nothing was billed of the streams that ran for seconds when their replica died")
+	}
+}
+
+// newKilling starts the first replica, with further settings where they are
+// given.
+func newKilling(t *testing.T, further ...string) *killing {
 	t.Helper()
 	k := &killing{t: t, engine: newWitness(t), state: t.TempDir()}
 	k.installation = installWith(t, strings.ReplaceAll(killCatalogue, "ENGINE", k.engine.url))
 	k.postgres, k.through = throughWire(t, k.environment)
+	k.through = append(k.through, further...)
 	for _, line := range k.environment {
 		if url, ok := strings.CutPrefix(line, "WEIR_OWNER_DATABASE_URL="); ok {
 			owner, err := pgx.Connect(t.Context(), url)
@@ -272,11 +307,17 @@ func newKilling(t *testing.T) *killing {
 	return k
 }
 
+func (k *killing) settings() []string {
+	return slices.Concat(k.through, []string{
+		"WEIR_STATE_DIR=" + k.state, "WEIR_BILLING_MODE=enforce", "WEIR_ORPHAN_AFTER=1s", "WEIR_BILLING_CHUNK_TTL=5s",
+	})
+}
+
 // start runs the replica, on the state that the one before left, and has it
 // serve once, so that it knows the key.
 func (k *killing) start() {
 	k.t.Helper()
-	k.url, k.replica = k.serve(k.t, append(k.through, "WEIR_STATE_DIR="+k.state, "WEIR_BILLING_MODE=enforce", "WEIR_ORPHAN_AFTER=1s", "WEIR_BILLING_CHUNK_TTL=5s")...)
+	k.url, k.replica = k.serve(k.t, k.settings()...)
 	res, err := post(k.t.Context(), k.url+"/v1/chat/completions", k.key, chatBody(witnessTokens, true))
 	if err != nil {
 		k.t.Fatal(err)
@@ -304,7 +345,7 @@ func (k *killing) load(n int) {
 
 func (k *killing) until(missing func() string) {
 	k.t.Helper()
-	eventually(k.t, 30*time.Second, missing)
+	eventually(k.t, 2*time.Minute, missing)
 }
 
 func (k *killing) less(have, want int) string {
