@@ -2,8 +2,6 @@ package responses
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/maypok86/otter/v2"
@@ -68,21 +66,16 @@ func (p *Postgres) remembered(ctx context.Context, o Owner, id string) (*History
 	if h == nil {
 		return nil, nil //nolint:nilnil // nothing remembered is no error
 	}
-	var readable bool
-	err := tenants.InTenant(ctx, p.app, o.Tenant, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `
-			SELECT true
-			  FROM responses
-			 WHERE tenant_id = $1 AND id = $2 AND project_id = $3
-			   AND deleted_at IS NULL AND (expires_at IS NULL OR expires_at > now())`,
-			o.Tenant, id, o.Project).Scan(&readable)
-	})
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil, ErrNotFound
-	case err != nil:
-		return nil, fmt.Errorf("look for %s: %w", id, err)
-	default:
-		return h, nil
+	err := p.ask(ctx, o, "look for "+id, `
+		SELECT true
+		  FROM responses
+		 WHERE tenant_id = $1 AND id = $2 AND project_id = $3 AND `+live, []any{o.Tenant, id, o.Project},
+		func(row pgx.Row, _ *tenants.DataKeys) error {
+			var readable bool
+			return row.Scan(&readable)
+		})
+	if err != nil {
+		return nil, err
 	}
+	return h, nil
 }

@@ -2,7 +2,6 @@ package responses
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -63,23 +62,6 @@ func ParseConversation(body []byte) (metadata []byte, items []Item, err error) {
 }
 
 const aboutConversation = "conversation|"
-
-// within runs work as the owner's tenant, with its data keys.
-func (p *Postgres) within(ctx context.Context, o Owner, what string, work func(tx pgx.Tx, keys *tenants.DataKeys) error) error {
-	keys, err := p.vault.Keys(ctx, o.Tenant)
-	if err != nil {
-		return err
-	}
-	err = tenants.InTenant(ctx, p.app, o.Tenant, func(tx pgx.Tx) error { return work(tx, keys) })
-	switch {
-	case errors.Is(err, pgx.ErrNoRows), errors.Is(err, ErrNotFound):
-		return ErrNotFound
-	case err != nil:
-		return fmt.Errorf("%s: %w", what, err)
-	default:
-		return nil
-	}
-}
 
 // Converse makes a conversation that begins with items.
 func (p *Postgres) Converse(ctx context.Context, o Owner, metadata []byte, items []Item) (*Conversation, error) {

@@ -2,7 +2,6 @@ package responses
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -47,38 +46,24 @@ func (p *Postgres) History(ctx context.Context, o Owner, id string) (*History, e
 	if h, err := p.remembered(ctx, o, id); h != nil || err != nil {
 		return h, err
 	}
-	keys, err := p.vault.Keys(ctx, o.Tenant)
+	h := &History{}
+	err := p.askAll(ctx, o, "load chain of "+id, `
+		WITH RECURSIVE chain AS (
+		    SELECT id, previous_id, root, turn, status, 0 AS back
+		      FROM responses
+		     WHERE tenant_id = $1 AND id = $2 AND project_id = $3 AND `+live+`
+		    UNION ALL
+		    SELECT r.id, r.previous_id, r.root, r.turn, r.status, c.back + 1
+		      FROM chain c
+		      JOIN responses r ON r.tenant_id = $1 AND r.id = c.previous_id
+		     WHERE c.back < $4
+		)
+		SELECT c.back, c.root, c.turn, c.status, coalesce(i.item_id, ''), coalesce(i.kind, ''), i.content
+		  FROM chain c
+		  LEFT JOIN response_items i ON i.tenant_id = $1 AND i.response_id = c.id
+		 ORDER BY c.back DESC, i.position`, []any{o.Tenant, id, o.Project, maxChain}, h.read)
 	if err != nil {
 		return nil, err
-	}
-	h := &History{}
-	err = tenants.InTenant(ctx, p.app, o.Tenant, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			WITH RECURSIVE chain AS (
-			    SELECT id, previous_id, root, turn, status, 0 AS back
-			      FROM responses
-			     WHERE tenant_id = $1 AND id = $2 AND project_id = $3
-			       AND deleted_at IS NULL AND (expires_at IS NULL OR expires_at > now())
-			    UNION ALL
-			    SELECT r.id, r.previous_id, r.root, r.turn, r.status, c.back + 1
-			      FROM chain c
-			      JOIN responses r ON r.tenant_id = $1 AND r.id = c.previous_id
-			     WHERE c.back < $4
-			)
-			SELECT c.back, c.root, c.turn, c.status, coalesce(i.item_id, ''), coalesce(i.kind, ''), i.content
-			  FROM chain c
-			  LEFT JOIN response_items i ON i.tenant_id = $1 AND i.response_id = c.id
-			 ORDER BY c.back DESC, i.position`, o.Tenant, id, o.Project, maxChain)
-		if err != nil {
-			return err
-		}
-		return h.read(rows, keys)
-	})
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("load chain of %s: %w", id, err)
-	case h.Root == "":
-		return nil, ErrNotFound
 	}
 	if Terminal(h.Status) {
 		p.cache.put(o, id, h)
@@ -104,6 +89,9 @@ func (h *History) read(rows pgx.Rows, keys *tenants.DataKeys) error {
 		}
 		return err
 	})
+	if err == nil && h.Root == "" {
+		return ErrNotFound
+	}
 	return err
 }
 
@@ -117,28 +105,15 @@ func openItem(keys *tenants.DataKeys, id, kind string, box []byte) (Item, error)
 
 // Talk loads a conversation.
 func (p *Postgres) Talk(ctx context.Context, o Owner, id string) (*History, error) {
-	keys, err := p.vault.Keys(ctx, o.Tenant)
+	h := &History{}
+	err := p.askAll(ctx, o, "load conversation "+id, `
+		SELECT 0, c.id, 0, 'completed', coalesce(i.item_id, ''), coalesce(i.kind, ''), i.content
+		  FROM conversations c
+		  LEFT JOIN conversation_items i ON i.tenant_id = $1 AND i.conversation_id = c.id
+		 WHERE c.tenant_id = $1 AND c.id = $2 AND c.project_id = $3
+		 ORDER BY i.position`, []any{o.Tenant, id, o.Project}, h.read)
 	if err != nil {
 		return nil, err
-	}
-	h := &History{Status: Completed}
-	err = tenants.InTenant(ctx, p.app, o.Tenant, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			SELECT 0, c.id, 0, 'completed', coalesce(i.item_id, ''), coalesce(i.kind, ''), i.content
-			  FROM conversations c
-			  LEFT JOIN conversation_items i ON i.tenant_id = $1 AND i.conversation_id = c.id
-			 WHERE c.tenant_id = $1 AND c.id = $2 AND c.project_id = $3
-			 ORDER BY i.position`, o.Tenant, id, o.Project)
-		if err != nil {
-			return err
-		}
-		return h.read(rows, keys)
-	})
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("load conversation %s: %w", id, err)
-	case h.Root == "":
-		return nil, ErrNotFound
 	}
 	for _, it := range h.Items {
 		if it.Type == typeMessage && gjson.GetBytes(it.JSON, "role").Str == "user" {
@@ -149,38 +124,29 @@ func (p *Postgres) Talk(ctx context.Context, o Owner, id string) (*History, erro
 }
 
 // Item finds one item, the newest where a caller used its id twice.
-func (p *Postgres) Item(ctx context.Context, o Owner, id string) (Item, error) {
-	keys, err := p.vault.Keys(ctx, o.Tenant)
-	if err != nil {
-		return Item{}, err
-	}
-	var it Item
-	err = tenants.InTenant(ctx, p.app, o.Tenant, func(tx pgx.Tx) error {
-		var kind string
-		var box []byte
-		err := tx.QueryRow(ctx, `
-			SELECT kind, content
-			  FROM (SELECT i.kind, i.content, r.created_at
-			          FROM response_items i
-			          JOIN responses r ON r.tenant_id = $1 AND r.id = i.response_id
-			         WHERE i.tenant_id = $1 AND i.item_id = $2 AND r.project_id = $3
-			           AND r.deleted_at IS NULL AND (r.expires_at IS NULL OR r.expires_at > now())
-			        UNION ALL
-			        SELECT i.kind, i.content, c.created_at
-			          FROM conversation_items i
-			          JOIN conversations c ON c.tenant_id = $1 AND c.id = i.conversation_id
-			         WHERE i.tenant_id = $1 AND i.item_id = $2 AND c.project_id = $3) AS found
-			 ORDER BY created_at DESC
-			 LIMIT 1`, o.Tenant, id, o.Project).Scan(&kind, &box)
-		if err != nil {
+func (p *Postgres) Item(ctx context.Context, o Owner, id string) (it Item, err error) {
+	err = p.ask(ctx, o, "load item "+id, `
+		SELECT kind, content
+		  FROM (SELECT i.kind, i.content, r.created_at
+		          FROM response_items i
+		          JOIN responses r ON r.tenant_id = $1 AND r.id = i.response_id
+		         WHERE i.tenant_id = $1 AND i.item_id = $2 AND r.project_id = $3 AND `+live+`
+		        UNION ALL
+		        SELECT i.kind, i.content, c.created_at
+		          FROM conversation_items i
+		          JOIN conversations c ON c.tenant_id = $1 AND c.id = i.conversation_id
+		         WHERE i.tenant_id = $1 AND i.item_id = $2 AND c.project_id = $3) AS found
+		 ORDER BY created_at DESC
+		 LIMIT 1`, []any{o.Tenant, id, o.Project},
+		func(row pgx.Row, keys *tenants.DataKeys) error {
+			var kind string
+			var box []byte
+			if err := row.Scan(&kind, &box); err != nil {
+				return err
+			}
+			it, err = openItem(keys, id, kind, box)
 			return err
-		}
-		it, err = openItem(keys, id, kind, box)
-		return err
-	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return Item{}, ErrNotFound
-	}
+		})
 	return it, err
 }
 

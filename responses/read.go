@@ -2,8 +2,6 @@ package responses
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -11,53 +9,35 @@ import (
 )
 
 // Object returns a kept response as its caller last saw it.
-func (p *Postgres) Object(ctx context.Context, o Owner, id string) ([]byte, error) {
-	keys, err := p.vault.Keys(ctx, o.Tenant)
-	if err != nil {
-		return nil, err
-	}
-	var box []byte
-	err = tenants.InTenant(ctx, p.app, o.Tenant, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `
-			SELECT object
-			  FROM responses
-			 WHERE tenant_id = $1 AND id = $2 AND project_id = $3
-			   AND deleted_at IS NULL AND (expires_at IS NULL OR expires_at > now())`,
-			o.Tenant, id, o.Project).Scan(&box)
-	})
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil, ErrNotFound
-	case err != nil:
-		return nil, fmt.Errorf("load response %s: %w", id, err)
-	}
-	object, err := keys.Open(box, aboutObject+id)
-	if err != nil {
-		return nil, fmt.Errorf("response %s: %w", id, err)
-	}
-	return object, nil
+func (p *Postgres) Object(ctx context.Context, o Owner, id string) (object []byte, err error) {
+	err = p.ask(ctx, o, "load response "+id, `
+		SELECT object
+		  FROM responses
+		 WHERE tenant_id = $1 AND id = $2 AND project_id = $3 AND `+live, []any{o.Tenant, id, o.Project},
+		func(row pgx.Row, keys *tenants.DataKeys) error {
+			var box []byte
+			if err := row.Scan(&box); err != nil {
+				return err
+			}
+			object, err = keys.Open(box, aboutObject+id)
+			return err
+		})
+	return object, err
 }
 
 // Delete makes a response unreadable at once. Its items live until no other
 // response goes on from it. One that still runs is cancelled first by whoever
 // runs it.
 func (p *Postgres) Delete(ctx context.Context, o Owner, id string) error {
-	return tenants.InTenant(ctx, p.app, o.Tenant, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `
-			UPDATE responses
-			   SET deleted_at = now()
-			 WHERE tenant_id = $1 AND id = $2 AND project_id = $3
-			   AND deleted_at IS NULL AND (expires_at IS NULL OR expires_at > now())`,
-			o.Tenant, id, o.Project)
-		switch {
-		case err != nil:
-			return fmt.Errorf("delete response %s: %w", id, err)
-		case tag.RowsAffected() == 0:
-			return ErrNotFound
-		default:
-			return nil
-		}
-	})
+	return p.ask(ctx, o, "delete response "+id, `
+		UPDATE responses
+		   SET deleted_at = now()
+		 WHERE tenant_id = $1 AND id = $2 AND project_id = $3 AND `+live+`
+		RETURNING true`, []any{o.Tenant, id, o.Project},
+		func(row pgx.Row, _ *tenants.DataKeys) error {
+			var deleted bool
+			return row.Scan(&deleted)
+		})
 }
 
 // Input is what a response was given: the items that it goes on from, then its
@@ -68,14 +48,13 @@ func (p *Postgres) Input(ctx context.Context, o Owner, id string) ([]Item, error
 		return nil, err
 	}
 	var made int
-	err = tenants.InTenant(ctx, p.app, o.Tenant, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `
-			SELECT count(*)
-			  FROM response_items
-			 WHERE tenant_id = $1 AND response_id = $2 AND output`, o.Tenant, id).Scan(&made)
-	})
+	err = p.ask(ctx, o, "load input of "+id, `
+		SELECT count(*)
+		  FROM response_items
+		 WHERE tenant_id = $1 AND response_id = $2 AND output`, []any{o.Tenant, id},
+		func(row pgx.Row, _ *tenants.DataKeys) error { return row.Scan(&made) })
 	if err != nil {
-		return nil, fmt.Errorf("load input of %s: %w", id, err)
+		return nil, err
 	}
 	return h.Items[:len(h.Items)-min(made, len(h.Items))], nil
 }

@@ -57,14 +57,14 @@ const maxRuns = 1000
 // Runs is where background runs are kept. What a runner does is done as the
 // worker, and what a caller does as the application.
 type Runs struct {
-	app, worker *pgxpool.Pool
-	vault       *tenants.Vault
-	store       *Postgres
+	worker *pgxpool.Pool
+	vault  *tenants.Vault
+	store  *Postgres
 }
 
 // NewRuns makes one beside the store of responses.
 func NewRuns(worker *pgxpool.Pool, store *Postgres) *Runs {
-	return &Runs{app: store.app, worker: worker, vault: store.vault, store: store}
+	return &Runs{worker: worker, vault: store.vault, store: store}
 }
 
 const aboutRequest = "run|"
@@ -221,10 +221,29 @@ type State struct {
 	Object     []byte
 }
 
+const readState = `
+	SELECT status, background, streamed, created_at, object
+	  FROM responses
+	 WHERE tenant_id = $1 AND id = $2 AND project_id = $3 AND ` + live
+
+func scanState(row pgx.Row, keys *tenants.DataKeys, id string) (*State, error) {
+	s := &State{}
+	var box []byte
+	err := row.Scan(&s.Status, &s.Background, &s.Streamed, &s.CreatedAt, &box)
+	if err != nil {
+		return nil, err
+	}
+	s.Object, err = keys.Open(box, aboutObject+id)
+	return s, err
+}
+
 // State looks a response up; ErrNotFound where there is none.
-func (r *Runs) State(ctx context.Context, o Owner, id string) (*State, error) {
-	var s *State
-	err := r.locked(ctx, o, id, "", func(_ pgx.Tx, _ *tenants.DataKeys, found *State) error { s = found; return nil })
+func (r *Runs) State(ctx context.Context, o Owner, id string) (s *State, err error) {
+	err = r.store.ask(ctx, o, "response "+id, readState, []any{o.Tenant, id, o.Project},
+		func(row pgx.Row, keys *tenants.DataKeys) error {
+			s, err = scanState(row, keys, id)
+			return err
+		})
 	return s, err
 }
 
@@ -233,7 +252,11 @@ func (r *Runs) State(ctx context.Context, o Owner, id string) (*State, error) {
 // ErrSynchronous.
 func (r *Runs) Cancel(ctx context.Context, o Owner, id string) ([]byte, error) {
 	var object []byte
-	err := r.locked(ctx, o, id, "FOR UPDATE", func(tx pgx.Tx, keys *tenants.DataKeys, s *State) (err error) {
+	err := r.store.within(ctx, o, "cancel "+id, func(tx pgx.Tx, keys *tenants.DataKeys) error {
+		s, err := scanState(tx.QueryRow(ctx, readState+` FOR UPDATE`, o.Tenant, id, o.Project), keys, id)
+		if err != nil {
+			return err
+		}
 		object = s.Object
 		switch {
 		case !s.Background:
@@ -253,32 +276,4 @@ func (r *Runs) Cancel(ctx context.Context, o Owner, id string) ([]byte, error) {
 		return tx.SendBatch(ctx, &b).Close()
 	})
 	return object, err
-}
-
-func (r *Runs) locked(ctx context.Context, o Owner, id, lock string, do func(pgx.Tx, *tenants.DataKeys, *State) error) error {
-	keys, err := r.vault.Keys(ctx, o.Tenant)
-	if err != nil {
-		return err
-	}
-	err = tenants.InTenant(ctx, r.app, o.Tenant, func(tx pgx.Tx) error {
-		s := &State{}
-		var box []byte
-		err := tx.QueryRow(ctx, `
-			SELECT status, background, streamed, created_at, object
-			  FROM responses
-			 WHERE tenant_id = $1 AND id = $2 AND project_id = $3
-			   AND deleted_at IS NULL AND (expires_at IS NULL OR expires_at > now()) `+lock,
-			o.Tenant, id, o.Project).Scan(&s.Status, &s.Background, &s.Streamed, &s.CreatedAt, &box)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return ErrNotFound
-		}
-		if err == nil {
-			s.Object, err = keys.Open(box, aboutObject+id)
-		}
-		if err != nil {
-			return fmt.Errorf("response %s: %w", id, err)
-		}
-		return do(tx, keys, s)
-	})
-	return err
 }

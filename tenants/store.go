@@ -13,6 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// setTenant is local to its transaction: a pooled connection keeps nothing of it.
+const setTenant = `SELECT set_config('weir.tenant_id', $1, true)`
+
 // InTenant runs work in a transaction that sees and changes the rows of one
 // tenant only, and commits it unless work returns an error. It is the only way
 // into tenants' tables for the application's role.
@@ -21,8 +24,7 @@ func InTenant(ctx context.Context, app *pgxpool.Pool, tenant ID, work func(pgx.T
 		return errors.New("in tenant: no tenant given")
 	}
 	return pgx.BeginFunc(ctx, app, func(tx pgx.Tx) error {
-		// Local to the transaction: a pooled connection keeps nothing of it.
-		if _, err := tx.Exec(ctx, `SELECT set_config('weir.tenant_id', $1, true)`, string(tenant)); err != nil {
+		if _, err := tx.Exec(ctx, setTenant, string(tenant)); err != nil {
 			return fmt.Errorf("in tenant %s: %w", tenant, err)
 		}
 		return work(tx)
