@@ -89,6 +89,10 @@ func printCandidates(out io.Writer, d gateway.Decision) {
 	for _, s := range scorers {
 		fmt.Fprintf(w, "\t%s x%g", s.Scorer, s.Weight)
 	}
+	weighed := slices.ContainsFunc(d.Candidates, func(c scheduler.Candidate) bool { return c.Work.Pace > 0 })
+	if weighed {
+		fmt.Fprint(w, "\tPACE\tAHEAD\tUNCACHED\tEXTRA\tEVICTS\tLATER")
+	}
 	fmt.Fprintln(w)
 	for _, c := range d.Candidates {
 		fmt.Fprintf(w, "  %s\t%.3f\t%d of %d\t%d", c.Endpoint, c.Score, c.CachedTokens, d.InputTokens, c.Live)
@@ -99,6 +103,9 @@ func printCandidates(out io.Writer, d gateway.Decision) {
 			} else {
 				fmt.Fprintf(w, "\t%.3f", c.Scores[i].Value)
 			}
+		}
+		if x := c.Work; weighed {
+			fmt.Fprintf(w, "\t%.2f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f", x.Pace, x.Ahead, x.Uncached, x.Extra, x.Evicts, x.Later)
 		}
 		fmt.Fprintln(w)
 	}

@@ -41,11 +41,12 @@ const MaxCandidates = 8
 
 // Candidate is an endpoint that could have taken the request.
 type Candidate struct {
-	Endpoint     string  `json:"endpoint"`
-	Score        float64 `json:"score"` // weighted sum
-	Scores       []Score `json:"scores"`
-	CachedTokens int     `json:"cached_tokens"`
-	Live         int     `json:"live"`
+	Endpoint     string   `json:"endpoint"`
+	Score        float64  `json:"score"` // weighted sum
+	Scores       []Score  `json:"scores"`
+	CachedTokens int      `json:"cached_tokens"`
+	Live         int      `json:"live"`
+	Work         WorkCost `json:"work,omitzero"` // where WorkScorer rated it
 }
 
 // Score is what one scorer said.

@@ -32,12 +32,13 @@ type endpoint struct {
 // prefill is the prompt work of an endpoint that is not done: that of its live
 // leases which have shown no token yet.
 type prefill struct {
-	held    int    // the size of live
-	pending int    // uncached tokens; the sum of its leases' work
-	tokens  int    // that its leases count for, in sum
-	busy    uint32 // the index's clock when it last began to have some
-	unseen  int    // live leases that it got since it last told its load
-	scrape  int    // counts the loads that it told
+	held    int     // the size of live
+	pending int     // uncached tokens; the sum of its leases' work
+	usual   average // of pending
+	tokens  int     // that its leases count for, in sum
+	busy    uint32  // the index's clock when it last began to have some
+	unseen  int     // live leases that it got since it last told its load
+	scrape  int     // counts the loads that it told
 }
 
 // fleet is the endpoints of a pool, and how one of them is picked.
@@ -57,6 +58,7 @@ type fleet struct {
 	bindings       bindings
 	speed          speed
 	faded          time.Time // when paces faded last
+	recency        recency
 	grown          time.Time // when the last endpoint's slow start is over
 	sheet          sheet
 }
@@ -142,8 +144,14 @@ func (f *fleet) rate() {
 	}
 }
 
-// fade lets paces go back where they came from, once in a while.
+// fade lets paces go back where they came from, once in a while, and what was
+// sent lately go by.
 func (f *fleet) fade(now time.Time) {
+	if by := f.recency.rebase(now); by != 1 {
+		for _, p := range slices.Concat(f.endpoints, f.leaving) {
+			p.usual.rebase(by)
+		}
+	}
 	if now.Sub(f.faded) < paceRefresh {
 		return
 	}

@@ -38,7 +38,7 @@ func (f *fleet) place(l *lease, c choice, r *Request, now time.Time) {
 			l.targets = append(l.targets, q.targets...)
 		}
 	}
-	p.pending += l.work
+	f.pend(p, l.work, now)
 	p.unseen++
 	l.behind = p.pending
 	r.chain = nil
@@ -67,19 +67,25 @@ func (f *fleet) started(l *lease, now time.Time) {
 		slow, weight := f.speed.observe(l.behind, took.Seconds())
 		p.pace.observe(slow, weight, now)
 	}
-	f.computed(l)
+	f.computed(l, now)
 }
 
 // computed takes the lease's prompt off the work that is pending.
-func (f *fleet) computed(l *lease) {
-	l.endpoint.pending -= l.work
+func (f *fleet) computed(l *lease, now time.Time) {
+	f.pend(l.endpoint, -l.work, now)
 	l.work = 0
 	f.free(l.chain)
 	l.chain = nil
 }
 
+// pend changes the work that stands in front of who comes next.
+func (f *fleet) pend(p *endpoint, work int, now time.Time) {
+	p.usual.add(float64(p.pending), f.recency.weight(now))
+	p.pending += work
+}
+
 // release takes a lease off its endpoint and learns from how it ended.
-func (f *fleet) release(l *lease, o Outcome) {
+func (f *fleet) release(l *lease, o Outcome, now time.Time) {
 	p := l.endpoint
 	delete(p.live, l)
 	p.held = len(p.live)
@@ -97,7 +103,7 @@ func (f *fleet) release(l *lease, o Outcome) {
 	case Abandoned:
 		// As far as it came, the prompt is in the cache.
 	}
-	f.computed(l)
+	f.computed(l, now)
 	if p.Draining && len(p.live) == 0 {
 		f.leaving = without(f.leaving, p)
 	}

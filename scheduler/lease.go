@@ -96,7 +96,7 @@ func (e *Embedded) end(l *lease, o Outcome) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now, p := e.now(), l.endpoint
-	e.fleet.release(l, o)
+	e.fleet.release(l, o, now)
 	p.tokens -= l.tokens
 	l.tokens = 0
 	p.ended(l, o.Result, e.cfg.Breaker, e.cfg.OverloadPause, now)

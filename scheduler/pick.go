@@ -28,6 +28,7 @@ type sheet struct {
 	scores    []float64   // of each: the weighted sum
 	values    [][]float64 // by scorer, of each: what it said
 	keys      []float64   // of each: the picker's order, highest first
+	weighing  weighing    // of WorkScorer
 
 	order  []int // places of the best by score
 	picked []*endpoint
@@ -347,9 +348,12 @@ func (f *fleet) explain(a *sheet) []Candidate {
 	for to, i := range a.order {
 		p, c := a.endpoints[i], &a.best[to]
 		c.Endpoint, c.Score, c.CachedTokens, c.Live = p.ID, a.scores[i], a.cached[i], p.held
-		c.Scores = c.Scores[:0]
+		c.Scores, c.Work = c.Scores[:0], WorkCost{}
 		for j := range f.profile.scorers {
 			s := &f.profile.scorers[j]
+			if s.kind == WorkScorer {
+				c.Work = f.cost(a, &a.weighing, i)
+			}
 			c.Scores = append(c.Scores, Score{Scorer: s.kind, Value: a.values[j][i], Weight: s.weight})
 		}
 	}

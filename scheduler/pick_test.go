@@ -150,12 +150,6 @@ func TestScorersFollowTheirFormulas(t *testing.T) {
 			},
 			[]float64{0.5, 0.3 + 0.7*(0.7/1.1024+0.3*0.5), 1, 0.15, 0.2, 0},
 		},
-		{
-			"work: what stands in front and what is not cached",
-			Scorer{Kind: WorkScorer},
-			[]candidate{{}, {pending: 4096}, {has: 8, live: 2}, {has: 4}},
-			[]float64{136.0 / 4096, 136.0 / 8192, 1, 136.0 / 2048},
-		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -23,7 +23,8 @@ type prefixIndex struct {
 	shelves []*shelf // by number; nil where there is none; number 0 is none
 	clock   uint32   // counts the prompts: the stamp of the latest
 	asked   uint32   // counts the searches
-	gap     uint32   // of the last search: the least of the end of the longest match; 0: used once
+	reuse   reuse
+	gap     uint32 // of the last search: the least of the end of the longest match; 0: used once
 }
 
 // before reports whether a stamp is older than another; the clock may wrap.
@@ -159,6 +160,7 @@ func (x *prefixIndex) use(s *shelf, hashes []uint64) {
 	}
 	for i := last; i != 0; {
 		e := x.at(i)
+		x.reuse.use(x.clock - e.stamp)
 		e.used(x.clock)
 		if s.newest != i {
 			x.unlink(s, e)
@@ -168,6 +170,7 @@ func (x *prefixIndex) use(s *shelf, hashes []uint64) {
 	}
 	// What was used just now is the newest and fits, so that it stays.
 	for s.size+len(hashes)-have > s.capacity && s.oldest != 0 {
+		x.reuse.evict(x.clock - s.tail)
 		x.drop(s, s.oldest)
 	}
 	for ; have < len(hashes); have++ {

@@ -1,60 +1,125 @@
 package scheduler
 
-import "math"
-
 // The prices of WorkScorer, in prompt tokens to be computed by an endpoint of
 // average pace.
 const (
-	// uncachedCost is what a token costs that the endpoint has not cached,
-	// against one of others' that stands in front of it. It is computed before
-	// the first token as those are; but also, it holds up who comes after, and
-	// it takes room in a cache where it drives out what others would have hit,
-	// and where it is a second copy, if another endpoint has it.
-	uncachedCost = 8
-	// evictionCost is what it costs more where it drives out blocks that were
-	// just used, compared with blocks that are the oldest of all.
-	evictionCost = 1.5
+	// extraCost is what a token costs that has to be computed, against one of
+	// others' that stands in front of the request. The latter delays this request
+	// alone, the former all who come after.
+	extraCost = 7
+	// evictionCost is what it costs to drive out a token that is used again for
+	// certain. It is dearer than computing that anew: who comes back for it often
+	// has to go elsewhere, and drives out others there.
+	evictionCost = 14
+	// laterTurns is how many more requests follow a new one and have to wait for
+	// what usually stands in front of them.
+	laterTurns = 1
 	// leaseCost is what a request costs that is being answered: it takes part
 	// in every step.
 	leaseCost = 64
 )
 
-// rateWork is WorkScorer. An endpoint's cost is what stands in front of the
-// request there and what the request brings itself:
+// WorkCost is what WorkScorer finds that an endpoint costs: Pace times the sum
+// of the others, which are in prompt tokens to be computed.
+type WorkCost struct {
+	Pace     float64 `json:"pace"`     // how slow the endpoint is, 1 being the average
+	Ahead    float64 `json:"ahead"`    // what stands in front of the request
+	Uncached float64 `json:"uncached"` // what the request brings
+	Extra    float64 `json:"extra"`    // the same as a burden to all who come after
+	Evicts   float64 `json:"evicts"`   // what it drives out of the cache that others come back for
+	Later    float64 `json:"later"`    // what usually stands in front of those that follow from it
+}
+
+func (c *WorkCost) total() float64 {
+	return c.Pace * (c.Ahead + c.Uncached + c.Extra + c.Evicts + c.Later)
+}
+
+// weighing is what the costs of one pick's endpoints have in common.
+type weighing struct {
+	prompt int     // blocks
+	most   int     // tokens of it that some endpoint has
+	copies float64 // price of one of these to an endpoint that has it not
+	now    float64 // weight of the time until now
+}
+
+// rateWork is WorkScorer: the least cost of all divided by the endpoint's.
 //
-//	slow * (pending + leaseCost*live + (copies + evictionCost*fresh)*uncached)
+//	pace * (ahead + uncached + extra + evicts + later)
 //
-// slow is the endpoint's pace, pending the uncached tokens of its leases which
-// have shown no token yet, uncached those of this request. fresh is 0 where the
-// request evicts nothing, or the oldest blocks of all, and towards 1 where the
-// cache is turned over faster than elsewhere. copies is uncachedCost, but falls
-// to 1 the more requests share the prefix in question at the same time: a copy
-// is paid for once, and used by all of them, so that a hot prefix spills over
-// as soon as its holders have more to do than others. The score is the least
-// cost of all divided by the endpoint's.
+// ahead is the uncached tokens of the endpoint's leases which have shown no
+// token yet, and leaseCost for each lease; uncached are those of this request.
+//
+// extra is for all others: extraCost for each token that has to be computed.
+// What another endpoint has and this one has not is such a token too, but the
+// less so the more requests share the prefix in question at the same time: a
+// copy is paid for once, and used by all of them, so that a hot prefix spills
+// over as soon as its holders have more to do than others. What the first
+// prompt of a session has in common with others is shared by all sessions.
+//
+// evicts is evictionCost for each token that the request would drive out, times
+// the chance that it will be used again.
+//
+// later is for what comes after the request. One that brings mostly new tokens
+// begins something that will stay, so it goes where little stands in front as a
+// rule: laterTurns times that, times the square of the part of the prompt that
+// is new. A conversation is not driven away by what it did itself.
 //
 // The effect is that caches together behave like one of their total size:
 // requests go where their prefix is while that pays, and new ones go where the
-// least work is, which is also where the least is evicted.
+// least work is, and the least is evicted that anybody comes back for.
 func rateWork(f *fleet, a *sheet, out []float64) {
-	copies := 1 + (uncachedCost-1)/f.sharers(a)
-	oldest := f.ages(a, out)
+	w := f.weigh(a)
+	a.weighing = w
 	least := 0.0
-	for i, p := range a.endpoints {
-		fresh := 0.0
-		if age := out[i]; age < oldest {
-			fresh = 1 - age/oldest
-		}
-		uncached := float64(max(a.input-a.cached[i], 1))
-		cost := p.pace.slow * (float64(p.pending+leaseCost*p.held) + (copies+evictionCost*fresh)*uncached)
-		out[i] = cost
-		if i == 0 || cost < least {
-			least = cost
+	for i := range a.endpoints {
+		c := f.cost(a, &w, i)
+		out[i] = c.total()
+		if i == 0 || out[i] < least {
+			least = out[i]
 		}
 	}
 	for i, cost := range out {
 		out[i] = least / cost
 	}
+}
+
+func (f *fleet) weigh(a *sheet) weighing {
+	w := weighing{now: f.recency.weight(a.now)}
+	if a.chain != nil {
+		w.prompt = len(a.chain.hashes)
+	}
+	for _, n := range a.cached {
+		w.most = max(w.most, n)
+	}
+	if !a.opens() {
+		w.copies = extraCost / f.sharers(a)
+	}
+	return w
+}
+
+// opens reports whether the request is the first of a session.
+func (a *sheet) opens() bool {
+	return a.request.Session != "" && a.request.Turn <= 1 && a.session == nil
+}
+
+// cost is what the i-th endpoint costs.
+func (f *fleet) cost(a *sheet, w *weighing, i int) WorkCost {
+	p, cached := a.endpoints[i], a.cached[i]
+	uncached := max(a.input-cached, 1)
+	c := WorkCost{
+		Pace:     p.pace.slow,
+		Ahead:    float64(p.pending + leaseCost*p.held),
+		Uncached: float64(uncached),
+		Extra:    extraCost*float64(a.input-w.most) + w.copies*float64(w.most-cached),
+	}
+	if evicted := w.prompt - a.blocks[i] - (p.cache.capacity - p.cache.size); evicted > 0 {
+		c.Evicts = evictionCost * float64(evicted*f.blockTokens) * f.prefix.reuse.chance(f.prefix.clock-p.cache.tail)
+	}
+	if uncached >= f.blockTokens { // less begins nothing
+		fresh := float64(uncached) / float64(a.input)
+		c.Later = laterTurns * fresh * fresh * p.usual.mean(float64(p.pending), w.now)
+	}
+	return c
 }
 
 // sharers estimates how many of the live requests share what the request has in
@@ -65,22 +130,4 @@ func (f *fleet) sharers(a *sheet) float64 {
 		return 1
 	}
 	return max(float64(a.live)/float64(f.prefix.gap), 1)
-}
-
-// ages sets how many prompts ago each endpoint last used what it would evict
-// for the request, and returns the most. One that has room evicts nothing: that
-// is infinitely long ago.
-func (f *fleet) ages(a *sheet, out []float64) (oldest float64) {
-	prompt := 0
-	if a.chain != nil {
-		prompt = len(a.chain.hashes)
-	}
-	for i, p := range a.endpoints {
-		out[i] = math.Inf(1)
-		if p.cache.size+prompt-a.blocks[i] > p.cache.capacity {
-			out[i] = float64(f.prefix.clock - p.cache.tail)
-		}
-		oldest = max(oldest, out[i])
-	}
-	return oldest
 }
