@@ -14,6 +14,9 @@ import (
 // bodyTimeout bounds how long a body may take to arrive.
 const bodyTimeout = 60 * time.Second
 
+// maxPromised is how much of a promised length is believed before it comes.
+const maxPromised = 1 << 20
+
 // bodies reads the bodies of requests whole, decoded and bounded.
 type bodies struct {
 	limit    int64 // bytes of one body, as sent and decoded
@@ -34,6 +37,17 @@ func (b *body) alloc(n int) []byte {
 	buf := b.room.borrow(n)
 	b.held = append(b.held, buf)
 	return buf.bytes[:n]
+}
+
+// take lends room for n bytes more that live as long as the body, unless there
+// is none.
+func (b *body) take(n int) ([]byte, error) {
+	buf, err := b.room.take(n)
+	if err != nil {
+		return nil, err
+	}
+	b.held = append(b.held, buf)
+	return buf.bytes, nil
 }
 
 // release gives the bytes back. It may be called again.
@@ -88,7 +102,7 @@ func (b *bodies) drain(r *http.Request) {
 // fill reads src to its end into a buffer that grows as the bytes come, so that
 // a promised length alone costs little.
 func (b *bodies) fill(src io.Reader, promised int64) (*buffer, error) {
-	buf, err := b.room.take(int(min(max(promised+1, smallest), largest)))
+	buf, err := b.room.take(int(min(max(promised+1, smallest), maxPromised)))
 	if err != nil {
 		return nil, err
 	}

@@ -181,7 +181,7 @@ func TestTheRoomForBodiesIsBoundedAndComesBack(t *testing.T) {
 	}, Config{MaxBodies: 3 << 20})
 	free := h.server.bodies.room.free.Load()
 	var wg sync.WaitGroup
-	for range 2 { // each holds 1 MiB
+	for range 2 { // each holds half a MiB
 		wg.Go(func() {
 			if r := h.chat(t, string(bodyOf(size))); r.status != http.StatusOK {
 				t.Errorf("got %d %s", r.status, r.body)

@@ -114,7 +114,7 @@ func (s *Server) readCreate(x *exchange) (*responses.Create, responses.Caller, f
 	}
 	return create, responses.Caller{
 		Principal: x.principal, RequestID: x.id, ClientRequestID: clientRequestID(r.Header),
-		QueueTTL: ttl, ReceivedAt: x.receivedAt,
+		QueueTTL: ttl, ReceivedAt: x.receivedAt, Room: body.take, Sent: body.release,
 	}, body.release, nil
 }
 

@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// Buffers come in five sizes, each four times the one before; what is larger
-// is made to measure and not kept.
+// Buffers come in eleven sizes, each twice the one before; what is larger is
+// made to measure and not kept. The largest holds a context of a million tokens.
 const (
-	sizes    = 5
+	sizes    = 11
 	smallest = 4 << 10
-	largest  = smallest << (2 * (sizes - 1)) // 1 MiB
+	largest  = smallest << (sizes - 1) // 4 MiB
 )
 
 // buffer is borrowed memory. Its capacity is what it holds of the room.
@@ -77,7 +77,7 @@ func (r *room) lend(n int) *buffer {
 
 func capacityFor(n int) int {
 	if class, ok := classOf(n); ok {
-		return smallest << (2 * class)
+		return smallest << class
 	}
 	return n
 }
@@ -85,7 +85,7 @@ func capacityFor(n int) int {
 // classOf is the smallest size that holds n bytes.
 func classOf(n int) (int, bool) {
 	for class := range sizes {
-		if n <= smallest<<(2*class) {
+		if n <= smallest<<class {
 			return class, true
 		}
 	}

@@ -6,13 +6,12 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// Chat renders the request as the body of a streamed Chat Completions request
+// Chat appends the request as the body of a streamed Chat Completions request
 // over the whole context: earlier items, then the request's own. What an engine
 // may be told is checked there, once for both APIs. The error is a *Problem.
-func (c *Create) Chat(context []Item, d Dialect) ([]byte, error) {
+func (c *Create) Chat(b []byte, context []Item, d Dialect) ([]byte, error) {
 	d.AllTurns = c.raw.Get("reasoning.context").String() == "all_turns"
 	all := append(slices.Clip(context), c.Input...)
-	b := make([]byte, 0, size(all)+len(c.Instructions)+len(c.tools.chat)+1024)
 	b = append(append(b, `{"model":`...), quote(c.Model)...)
 	b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)
 	if functions := c.tools.functions(c.choice); len(functions) > 0 {
@@ -32,6 +31,11 @@ func (c *Create) Chat(context []Item, d Dialect) ([]byte, error) {
 		return nil, problem("input", "empty_array", "Invalid 'input': there is nothing to answer.")
 	}
 	return end(c.sampling(c.format(b))), nil
+}
+
+// size is room enough for most bodies of Chat.
+func (c *Create) size(context []Item) int {
+	return size(context) + size(c.Input) + len(c.Instructions) + len(c.tools.chat) + 1024
 }
 
 // sampling adds what the caller set: an engine may have defaults of its own.

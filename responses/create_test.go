@@ -101,7 +101,7 @@ func TestRequestsBecomeChatRequests(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := c.Chat(nil, Dialect{})
+			got, err := c.Chat(nil, nil, Dialect{})
 			if err != nil {
 				t.Fatal(err)
 			}

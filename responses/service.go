@@ -47,6 +47,12 @@ type Caller struct {
 	ClientRequestID string
 	QueueTTL        time.Duration
 	ReceivedAt      time.Time
+
+	// Room lends empty memory for n bytes, in which the whole context stands
+	// until Sent is called, if it is, or else until the request is over. Both
+	// may be nil.
+	Room func(n int) ([]byte, error)
+	Sent func()
 }
 
 // Owner is whose the caller's responses are.
@@ -130,7 +136,7 @@ func (s *Service) begin(ctx context.Context, from Caller, c *Create, id string, 
 	if err := LoadMedia(ctx, s.deps.Media, from.Principal.Tenant, "input", c.Input, dialect.NativeFiles); err != nil {
 		return nil, err
 	}
-	body, err := c.Chat(r.history.Items, dialect)
+	body, err := r.chat(dialect)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +146,7 @@ func (s *Service) begin(ctx context.Context, from Caller, c *Create, id string, 
 	}
 	c.Ignored = append(c.Ignored, ignored...)
 	call.ID, call.ClientRequestID = from.RequestID, from.ClientRequestID
-	call.QueueTTL, call.ReceivedAt = from.QueueTTL, from.ReceivedAt
+	call.QueueTTL, call.ReceivedAt, call.Sent = from.QueueTTL, from.ReceivedAt, r.sent
 	call.Session, call.Turn = r.history.Root, r.history.Turn
 	if call.Session == "" {
 		call.Session, call.Turn = r.id, 1
@@ -149,6 +155,26 @@ func (s *Service) begin(ctx context.Context, from Caller, c *Create, id string, 
 	r.model = cmp.Or(dialect.Model, c.Model)
 	r.stream = r.newStream(r.model)
 	return r, nil
+}
+
+// chat is the whole context as a Chat request.
+func (r *Run) chat(d Dialect) (body []byte, err error) {
+	n := r.create.size(r.history.Items)
+	if r.from.Room == nil {
+		body = make([]byte, 0, n)
+	} else if body, err = r.from.Room(n); err != nil {
+		return nil, err
+	}
+	return r.create.Chat(body, r.history.Items, d)
+}
+
+// sent lets go of the context: a stream that goes on for minutes needs it no
+// more.
+func (r *Run) sent() {
+	r.call.Fields, r.call.Prompt = nil, [2][]byte{}
+	if r.from.Sent != nil {
+		r.from.Sent()
+	}
 }
 
 // mayStore reports whether the response is to be kept: a plan without retention

@@ -247,7 +247,7 @@ func (t *transcript) output(v gjson.Result) error {
 // flush ends the assistant's turn.
 func (t *transcript) flush() {
 	a := t.turn
-	t.turn = assistant{}
+	t.turn = assistant{text: a.text[:0], calls: a.calls[:0]}
 	if !a.begun {
 		return
 	}
