@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"weir/migrations"
 	"weir/migrations/pgserver"
 )
@@ -53,6 +55,7 @@ type installation struct {
 	env      []string
 	pgPID    int
 	adminURL string // superuser's, to count receipts beyond row-level security
+	tenantID string
 	key      string
 }
 
@@ -93,6 +96,7 @@ func (b *bench) installIn(ctx context.Context, program, name string, pid int, ca
 		"WEIR_MASTER_KEYS=1:" + base64.StdEncoding.EncodeToString(pepper),
 		"WEIR_CACHE_SALT_SECRET=" + rand.Text() + rand.Text(),
 		"WEIR_STATE_DIR=" + filepath.Join(b.dir, "state"),
+		"WEIR_REPLICAS=1", // several run at once, but one works
 	}
 	if _, err := in.weir(ctx, "migrate"); err != nil {
 		return nil, err
@@ -186,13 +190,12 @@ func (b *bench) startOwnTenant(ctx context.Context, program string) error {
 	if err != nil {
 		return err
 	}
-	var tenant string
-	if tenant, in.key, err = in.tenant(ctx, "Bench", "bench"); err != nil {
+	if in.tenantID, in.key, err = in.tenant(ctx, "Bench", "bench"); err != nil {
 		return err
 	}
 	// The mock's cache knows no salt: that its counts are shown, the pool is one
 	// tenant's own.
-	own := "isolation: single-tenant\n    tenants: [" + tenant + "]"
+	own := "isolation: single-tenant\n    tenants: [" + in.tenantID + "]"
 	if err := b.apply(ctx, in, fmt.Sprintf(gatewayCatalogue, own, b.mockAddr)); err != nil {
 		return err
 	}
@@ -200,8 +203,8 @@ func (b *bench) startOwnTenant(ctx context.Context, program string) error {
 	return b.serve(ctx, in, "weir", nil)
 }
 
-// startWeir adds the gateway twice: as one replica runs, and with limits in
-// Redis where that is installed.
+// startWeir adds the gateway as one replica runs, and where Redis is installed
+// with limits there, and with money on besides.
 func (b *bench) startWeir(ctx context.Context, program string) error {
 	if err := b.startOwnTenant(ctx, program); err != nil {
 		return err
@@ -224,7 +227,25 @@ func (b *bench) startWeir(ctx context.Context, program string) error {
 	if err := c.ready(ctx, pong(hostPort(port))); err != nil {
 		return err
 	}
-	return b.serve(ctx, b.installation, "weir, Redis", []string{"WEIR_REDIS_URL=redis://" + hostPort(port) + "/0"}, part{"Redis", c.pid()})
+	shared, counted := "WEIR_REDIS_URL=redis://"+hostPort(port)+"/0", part{"Redis", c.pid()}
+	if err := b.serve(ctx, b.installation, "weir, Redis", []string{shared}, counted); err != nil {
+		return err
+	}
+	if err := b.installation.credit(ctx); err != nil {
+		return err
+	}
+	return b.serve(ctx, b.installation, "weir, Redis, money", []string{shared, "WEIR_BILLING_MODE=enforce"}, counted)
+}
+
+// credit gives the tenant more than it can spend.
+func (in *installation) credit(ctx context.Context) error {
+	db, err := pgx.Connect(ctx, in.adminURL)
+	if err != nil {
+		return err
+	}
+	defer db.Close(ctx)
+	_, err = db.Exec(ctx, `SELECT weir_credit($1, 'paid', 1000000000000000, 'opening')`, in.tenantID)
+	return err
 }
 
 // pong asks a Redis whether it lives.
