@@ -47,6 +47,7 @@ type program struct {
 	catalogue   *catalogue.Store
 	keys        *tenants.Keys
 	settler     *billing.Settler
+	books       *billing.Books
 	funds       *billing.Funds
 	fleet       *gateway.Fleet
 	gateway     *gateway.Gateway
@@ -171,6 +172,7 @@ func (p *program) buildSettler(registry prometheus.Registerer) error {
 	}
 	p.closers = append(p.closers, spool.Close)
 	p.settler = billing.NewSettler(p.log, p.worker, spool, billing.SettleConfig{Metrics: registry}, time.Now)
+	p.books = billing.NewBooks(p.log, p.worker, registry)
 	p.background = append(p.background, p.settler.Run)
 	return nil
 }
@@ -283,7 +285,7 @@ func (p *program) buildResponses() error {
 	if err != nil {
 		return err
 	}
-	p.jobs = &jobs{log: p.log, worker: p.worker}
+	p.jobs = &jobs{log: p.log, worker: p.worker, books: p.books}
 	p.runs = responses.BackgroundDeps{
 		Runs: responses.NewRuns(p.worker, p.responses), Events: events, Vault: vault, Keys: p.keys,
 		Enqueue: p.jobs.enqueueRun, PerTenant: max(1, p.cfg.BackgroundRuns/4),

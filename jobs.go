@@ -13,6 +13,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
+	"weir/billing"
 	"weir/migrations"
 	"weir/responses"
 	"weir/tenants"
@@ -35,6 +36,7 @@ const (
 type jobs struct {
 	log     *slog.Logger
 	worker  *pgxpool.Pool
+	books   *billing.Books
 	client  *river.Client[pgx.Tx]
 	running atomic.Bool
 }
@@ -95,6 +97,7 @@ func (j *jobs) start(background *responses.Background, runs int, settle func(con
 		river.AddWorkerSafely(workers, river.WorkFunc(func(ctx context.Context, _ *river.Job[orphanArgs]) error {
 			return settle(ctx)
 		})),
+		addBooks(workers, j.books),
 	)
 	if err != nil {
 		return fmt.Errorf("jobs: %w", err)
@@ -106,6 +109,7 @@ func (j *jobs) start(background *responses.Background, runs int, settle func(con
 		},
 		PeriodicJobs: []*river.PeriodicJob{
 			periodic(sweepEvery, sweepArgs{}), periodic(reclaimEvery, reclaimArgs{}), periodic(orphansEvery, orphanArgs{}),
+			periodic(turnEvery, turnArgs{}), periodic(auditEvery, auditArgs{}),
 		},
 		// Runs have no time limit, and find out for themselves what became of
 		// a replica that vanished: this is for what was left of its jobs.

@@ -42,7 +42,8 @@ func rootCommand() *cobra.Command {
 	root.PersistentFlags().String("config", "", "configuration file (weir.yaml); the environment overrides it")
 	root.AddCommand(
 		serveCommand(), devCommand(), migrateCommand(), applyCommand(),
-		tenantCommand(), projectCommand(), keyCommand(), receiptsCommand(), priceCommand(), rerateCommand(), endpointCommand(), explainCommand(), doctorCommand(), simCommand(), extractCommand(), versionCommand(),
+		tenantCommand(), projectCommand(), keyCommand(), receiptsCommand(), priceCommand(), rerateCommand(), creditCommand(), walletCommand(), ledgerCommand(),
+		endpointCommand(), explainCommand(), doctorCommand(), simCommand(), extractCommand(), versionCommand(),
 	)
 	return root
 }

@@ -20,6 +20,7 @@ type Settled struct {
 type Filter struct {
 	RequestID string
 	From, To  time.Time // of SettledAt, half open
+	LedgerTxn int64     // that booked them; give its moment too
 	After     Cursor    // of an earlier page
 	Limit     int       // at most 1000; 0 means 100
 }
@@ -60,10 +61,11 @@ func Receipts(ctx context.Context, q Querier, tenant string, f Filter) (Page, er
 				SELECT settled_at FROM receipt_ids WHERE tenant_id = $1 AND request_id = $2))
 			AND ($3::timestamptz IS NULL OR settled_at >= $3)
 			AND ($4::timestamptz IS NULL OR settled_at < $4)
+			AND ($8 = 0 OR ledger_txn = $8)
 			AND ($5::timestamptz IS NULL OR (settled_at, request_id) < ($5, $6))
 		ORDER BY settled_at DESC, request_id DESC
 		LIMIT $7`,
-		tenant, f.RequestID, orNull(f.From), orNull(f.To), orNull(f.After.SettledAt), f.After.RequestID, limit+1)
+		tenant, f.RequestID, orNull(f.From), orNull(f.To), orNull(f.After.SettledAt), f.After.RequestID, limit+1, f.LedgerTxn)
 	if err != nil {
 		return Page{}, fmt.Errorf("read receipts: %w", err)
 	}

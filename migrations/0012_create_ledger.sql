@@ -29,6 +29,9 @@ ALTER TABLE receipts
     ADD CONSTRAINT receipts_money CHECK (saved_nano >= 0 AND mode IN ('off', 'shadow', 'enforce')
         AND settled_by IN ('gateway', 'sweeper')) NOT VALID;
 
+-- Finds receipts of a period without regard to the tenant, for a few bytes.
+CREATE INDEX receipts_settled ON receipts USING brin (settled_at) WITH (pages_per_range = 32, autosummarize = on);
+
 -- A wallet is what a node may spend: a tenant, or as a cap of its own a project
 -- or a key (node is its id). balance_nano of a tenant's is the sum of what the
 -- ledger has on the tenant's accounts. It may fall to -credit_limit_nano. What
@@ -117,6 +120,7 @@ CREATE TABLE ledger_transactions (
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id, reverses) REFERENCES ledger_transactions (tenant_id, id)
 );
+CREATE INDEX ledger_transactions_booked ON ledger_transactions USING brin (booked_at) WITH (pages_per_range = 32, autosummarize = on);
 CREATE UNIQUE INDEX ledger_transactions_ref ON ledger_transactions (tenant_id, ref) WHERE ref IS NOT NULL;
 CREATE UNIQUE INDEX ledger_transactions_reversed ON ledger_transactions (tenant_id, reverses) WHERE reverses IS NOT NULL;
 
@@ -805,28 +809,45 @@ $$;
 
 -- weir_reverse books the opposite of a transaction, which is named in it, and
 -- returns its own. A transaction is reversed once: again returns the same. Credit
--- comes back to the lots that it was taken from; a lot that was used meanwhile
--- leaves the tenant owing the rest.
+-- comes back to the lots that it was taken from; of a lot that was used
+-- meanwhile the tenant owes the rest, and what it owes no more becomes credit.
 -- +goose StatementBegin
 CREATE FUNCTION weir_reverse(p_tenant text, p_txn bigint, p_note text DEFAULT '') RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, public, pg_temp
 AS $$
 DECLARE
-    txn     bigint;
-    reversed ledger_transactions;
+    reversal  bigint;
+    spare     bigint;
+    spare_lot bigint := 0;
+    change    bigint;
 BEGIN
     PERFORM weir_open_wallet(p_tenant);
-    SELECT t.id INTO txn FROM ledger_transactions t WHERE t.tenant_id = p_tenant AND t.reverses = p_txn;
+    SELECT t.id INTO reversal FROM ledger_transactions t WHERE t.tenant_id = p_tenant AND t.reverses = p_txn;
     IF FOUND THEN
-        RETURN txn;
+        RETURN reversal;
     END IF;
-    SELECT * INTO reversed FROM ledger_transactions t WHERE t.tenant_id = p_tenant AND t.id = p_txn;
-    IF NOT FOUND OR reversed.kind = 'reverse' THEN
+    PERFORM FROM ledger_transactions t WHERE t.tenant_id = p_tenant AND t.id = p_txn AND t.kind <> 'reverse';
+    IF NOT FOUND THEN
         RAISE EXCEPTION 'transaction % of % can''t be reversed', p_txn, p_tenant USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    txn := nextval('ledger_transactions_id_seq');
-    INSERT INTO ledger_transactions (tenant_id, id, kind, note, reverses) VALUES (p_tenant, txn, 'reverse', p_note, p_txn);
+    reversal := nextval('ledger_transactions_id_seq');
+    INSERT INTO ledger_transactions (tenant_id, id, kind, note, reverses) VALUES (p_tenant, reversal, 'reverse', p_note, p_txn);
+
+    -- What comes to the receivable beyond what is owed there.
+    SELECT sum(CASE WHEN e.account = 'tenant:receivable' THEN -e.amount_nano
+                    ELSE least(0, l.remaining_nano - e.amount_nano) END) - weir_owed(p_tenant)
+      INTO spare
+      FROM ledger_entries e
+      LEFT JOIN credit_lots l ON l.tenant_id = e.tenant_id AND l.id = e.lot
+     WHERE e.tenant_id = p_tenant AND e.txn = p_txn AND e.account LIKE 'tenant:%';
+    spare := greatest(spare, 0);
+    IF spare > 0 THEN
+        INSERT INTO credit_lots AS l (tenant_id, kind, priority, amount_nano, remaining_nano, open, ref, note, ledger_txn)
+        VALUES (p_tenant, 'paid', 30, spare, spare, true, 'reverse:' || p_txn, p_note, reversal)
+        RETURNING l.id INTO spare_lot;
+    END IF;
+
     WITH back AS (
         SELECT e.account, e.lot, -e.amount_nano AS amount, greatest(-e.amount_nano, -l.remaining_nano) AS from_lot
           FROM ledger_entries e
@@ -838,19 +859,20 @@ BEGIN
           FROM back b
          WHERE l.tenant_id = p_tenant AND l.id = b.lot
     ), entries AS (
-        SELECT account, lot, coalesce(from_lot, amount) AS amount FROM back
+        SELECT account, b.lot, coalesce(from_lot, amount) AS amount FROM back b
         UNION ALL
         SELECT 'tenant:receivable', 0, amount - from_lot FROM back WHERE from_lot IS NOT NULL
+        UNION ALL
+        VALUES ('tenant:receivable', 0, -spare), ('tenant:cash', spare_lot, spare)
     ), booked AS (
         INSERT INTO ledger_entries (tenant_id, txn, account, lot, amount_nano)
-        SELECT p_tenant, txn, account, lot, sum(amount)::bigint FROM entries GROUP BY account, lot HAVING sum(amount) <> 0
+        SELECT p_tenant, reversal, e.account, e.lot, sum(e.amount)::bigint
+          FROM entries e GROUP BY e.account, e.lot HAVING sum(e.amount) <> 0
         RETURNING account, amount_nano
     )
-    UPDATE wallets w
-       SET balance_nano = w.balance_nano
-           + (SELECT coalesce(sum(amount_nano), 0)::bigint FROM booked WHERE account LIKE 'tenant:%')
-     WHERE w.tenant_id = p_tenant AND w.node = p_tenant;
-    RETURN txn;
+    SELECT coalesce(sum(amount_nano), 0) INTO change FROM booked WHERE account LIKE 'tenant:%';
+    UPDATE wallets w SET balance_nano = w.balance_nano + change WHERE w.tenant_id = p_tenant AND w.node = p_tenant;
+    RETURN reversal;
 END
 $$;
 -- +goose StatementEnd
@@ -945,6 +967,165 @@ END
 $$;
 -- +goose StatementEnd
 
+-- weir_list_wallets is the operator's list, by tenant and node, those after the
+-- given pair.
+-- +goose StatementBegin
+CREATE FUNCTION weir_list_wallets(p_after_tenant text, p_after_node text, p_max integer)
+RETURNS TABLE (tenant text, node text, scope text, balance_nano bigint, credit_limit_nano bigint, held_nano bigint)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, public, pg_temp
+AS $$
+    SELECT w.tenant_id, w.node, w.scope, w.balance_nano, w.credit_limit_nano,
+           (SELECT coalesce(sum(c.left_nano), 0)::bigint FROM chunks c WHERE c.tenant_id = w.tenant_id AND c.node = w.node)
+      FROM wallets w
+     WHERE (w.tenant_id, w.node) > (p_after_tenant, p_after_node)
+     ORDER BY w.tenant_id, w.node
+     LIMIT p_max
+$$;
+-- +goose StatementEnd
+
+-- weir_sum_hours sums receipts up as usage_hours does.
+-- +goose StatementBegin
+CREATE FUNCTION weir_sum_hours(p_from timestamptz, p_to timestamptz) RETURNS SETOF usage_hours
+LANGUAGE sql STABLE
+AS $$
+    SELECT r.tenant_id, date_trunc('hour', r.settled_at, 'UTC'), r.project_id, r.key_id, r.model, r.tier,
+           count(*), sum(r.input_uncached)::bigint, sum(r.input_cached)::bigint, sum(r.output)::bigint,
+           sum(r.reasoning)::bigint, sum(r.cost_nano)::bigint, sum(r.saved_nano)::bigint
+      FROM receipts r
+     WHERE r.settled_at >= date_trunc('hour', p_from, 'UTC') AND r.settled_at < date_trunc('hour', p_to, 'UTC')
+       AND r.mode <> 'off'
+     GROUP BY 1, 2, 3, 4, 5, 6
+$$;
+-- +goose StatementEnd
+
+-- weir_crooked_hours are the hours of a period of which the sums are not those
+-- of the receipts, with what they differ by in cost.
+-- +goose StatementBegin
+CREATE FUNCTION weir_crooked_hours(p_from timestamptz, p_to timestamptz)
+RETURNS TABLE (tenant text, subject text, expected_nano bigint, found_nano bigint)
+LANGUAGE sql STABLE
+AS $$
+    SELECT coalesce(r.tenant_id, h.tenant_id),
+           concat_ws(' ', to_char(coalesce(r.hour, h.hour) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:00'),
+                     coalesce(r.key_id, h.key_id), coalesce(r.model, h.model)),
+           coalesce(r.cost_nano, 0), coalesce(h.cost_nano, 0)
+      FROM weir_sum_hours(p_from, p_to) r
+      FULL JOIN (SELECT * FROM usage_hours h
+                  WHERE h.hour >= date_trunc('hour', p_from, 'UTC') AND h.hour < date_trunc('hour', p_to, 'UTC')) h
+             ON (h.tenant_id, h.hour, h.project_id, h.key_id, h.model, h.tier)
+              = (r.tenant_id, r.hour, r.project_id, r.key_id, r.model, r.tier)
+     WHERE r IS DISTINCT FROM h
+$$;
+-- +goose StatementEnd
+
+-- weir_rebuild_hours makes the sums of the hours of [p_from, p_to)
+-- again from their receipts, and returns how many rows differed. Settling of
+-- what isn't of mode off waits meanwhile: rebuild an hour at a time.
+-- +goose StatementBegin
+CREATE FUNCTION weir_rebuild_hours(p_from timestamptz, p_to timestamptz) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, public, pg_temp
+AS $$
+DECLARE
+    differing bigint;
+BEGIN
+    LOCK TABLE usage_hours IN SHARE ROW EXCLUSIVE MODE;
+    SELECT count(*) INTO differing FROM weir_crooked_hours(p_from, p_to);
+    IF differing > 0 THEN
+        DELETE FROM usage_hours h
+         WHERE h.hour >= date_trunc('hour', p_from, 'UTC') AND h.hour < date_trunc('hour', p_to, 'UTC');
+        INSERT INTO usage_hours SELECT * FROM weir_sum_hours(p_from, p_to);
+    END IF;
+    RETURN differing;
+END
+$$;
+-- +goose StatementEnd
+
+-- weir_check_ledger looks for what breaks the ledger's rules, and returns up to
+-- p_max faults of each rule. Balances and credit are checked over all time,
+-- receipts, their transactions and hours for the period. It looks at one moment:
+-- what is being settled is in all of it or in none.
+-- +goose StatementBegin
+CREATE FUNCTION weir_check_ledger(p_from timestamptz, p_to timestamptz, p_max integer)
+RETURNS TABLE (rule text, tenant text, subject text, expected_nano bigint, found_nano bigint)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, public, pg_temp
+AS $$
+    -- The entries of each transaction sum to zero.
+    (SELECT 'entries', e.tenant_id, 'transaction ' || e.txn, 0::bigint, sum(e.amount_nano)::bigint
+       FROM ledger_entries e
+      GROUP BY e.tenant_id, e.txn
+     HAVING sum(e.amount_nano) <> 0
+      LIMIT p_max)
+    UNION ALL
+    -- A balance is what the ledger has on the tenant's accounts.
+    (SELECT 'balance', coalesce(w.tenant_id, e.tenant_id), 'wallet', coalesce(e.sum, 0), coalesce(w.balance_nano, 0)
+       FROM (SELECT * FROM wallets w WHERE w.scope = 'tenant') w
+       FULL JOIN (SELECT e.tenant_id, sum(e.amount_nano)::bigint AS sum
+                    FROM ledger_entries e
+                   WHERE e.account LIKE 'tenant:%'
+                   GROUP BY e.tenant_id) e ON e.tenant_id = w.tenant_id
+      WHERE coalesce(e.sum, 0) <> coalesce(w.balance_nano, 0)
+      LIMIT p_max)
+    UNION ALL
+    -- What remains of a lot is the sum of its entries.
+    (SELECT 'credit', l.tenant_id, 'credit ' || l.id, coalesce(e.sum, 0), l.remaining_nano
+       FROM credit_lots l
+       LEFT JOIN (SELECT e.tenant_id, e.lot, sum(e.amount_nano)::bigint AS sum
+                    FROM ledger_entries e
+                   WHERE e.lot > 0
+                   GROUP BY e.tenant_id, e.lot) e ON e.tenant_id = l.tenant_id AND e.lot = l.id
+      WHERE coalesce(e.sum, 0) <> l.remaining_nano
+      LIMIT p_max)
+    UNION ALL
+    -- Nobody is owed on the account of what is owed to us.
+    (SELECT 'receivable', e.tenant_id, 'tenant:receivable', 0::bigint, sum(e.amount_nano)::bigint
+       FROM ledger_entries e
+      WHERE e.account = 'tenant:receivable'
+      GROUP BY e.tenant_id
+     HAVING sum(e.amount_nano) > 0
+      LIMIT p_max)
+    UNION ALL
+    -- No more is set aside than there is.
+    (SELECT 'held', w.tenant_id, w.node, w.balance_nano + w.credit_limit_nano, c.sum
+       FROM wallets w
+       JOIN (SELECT c.tenant_id, c.node, sum(c.left_nano)::bigint AS sum FROM chunks c GROUP BY c.tenant_id, c.node) c
+              ON c.tenant_id = w.tenant_id AND c.node = w.node
+      WHERE w.scope = 'tenant' AND c.sum > greatest(w.balance_nano + w.credit_limit_nano, 0)
+      LIMIT p_max)
+    UNION ALL
+    -- A usage transaction earns what its receipts cost, and no receipt that
+    -- is to be booked lacks one.
+    (SELECT 'usage', coalesce(t.tenant_id, r.tenant_id), 'transaction ' || coalesce(t.id, r.ledger_txn, 0),
+            coalesce(r.sum, 0), coalesce(t.sum, 0)
+       FROM (SELECT t.tenant_id, t.id, t.booked_at, sum(e.amount_nano)::bigint AS sum
+               FROM ledger_transactions t
+               JOIN ledger_entries e ON e.tenant_id = t.tenant_id AND e.txn = t.id AND e.account = 'revenue:usage'
+              WHERE t.kind = 'usage' AND t.booked_at >= p_from AND t.booked_at < p_to
+              GROUP BY t.tenant_id, t.id) t
+       FULL JOIN (SELECT r.tenant_id, r.ledger_txn, r.settled_at, sum(r.cost_nano)::bigint AS sum
+                    FROM receipts r
+                   WHERE r.settled_at >= p_from AND r.settled_at < p_to AND r.mode = 'enforce' AND r.cost_nano > 0
+                   GROUP BY r.tenant_id, r.ledger_txn, r.settled_at) r
+              ON r.tenant_id = t.tenant_id AND r.ledger_txn = t.id AND r.settled_at = t.booked_at
+      WHERE t.sum IS DISTINCT FROM r.sum
+      LIMIT p_max)
+    UNION ALL
+    -- Each receipt is the one of its request.
+    (SELECT 'receipts', coalesce(r.tenant_id, i.tenant_id), coalesce(r.request_id, i.request_id),
+            coalesce(r.cost_nano, 0), 0::bigint
+       FROM (SELECT * FROM receipts r WHERE r.settled_at >= p_from AND r.settled_at < p_to) r
+       FULL JOIN (SELECT * FROM receipt_ids i WHERE i.settled_at >= p_from AND i.settled_at < p_to) i
+              ON i.tenant_id = r.tenant_id AND i.request_id = r.request_id AND i.settled_at = r.settled_at
+      WHERE i.request_id IS NULL OR r.request_id IS NULL
+      LIMIT p_max)
+    UNION ALL
+    -- The sums of the hours are those of the receipts.
+    (SELECT 'hours', h.* FROM weir_crooked_hours(p_from, p_to) h LIMIT p_max)
+$$;
+-- +goose StatementEnd
+
 -- weir_make_receipt_partitions makes the partitions of this month and the three
 -- to come, by UTC, and moves there what the default partition holds for them.
 -- It returns how many rows stay in the default partition: any is a fault of a
@@ -991,8 +1172,8 @@ REVOKE ALL ON TYPE weir_receipt_money FROM PUBLIC;
 GRANT USAGE ON TYPE weir_receipt_money TO weir_worker;
 REVOKE ALL ON FUNCTION weir_settle_money, weir_draw, weir_renew_chunks, weir_return_chunks, weir_dead_chunks,
     weir_close_dead_chunks, weir_credit, weir_adjust, weir_reverse, weir_turn_lots, weir_set_credit_limit, weir_allot,
-    weir_lift_cap, weir_burn, weir_open_wallet, weir_owed, weir_free, weir_refundable, weir_book_lot,
+    weir_lift_cap, weir_list_wallets, weir_rebuild_hours, weir_check_ledger, weir_sum_hours, weir_crooked_hours, weir_burn, weir_open_wallet, weir_owed, weir_free, weir_refundable, weir_book_lot,
     weir_check_entries, weir_refuse_change FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION weir_settle_money, weir_draw, weir_renew_chunks, weir_return_chunks, weir_dead_chunks,
     weir_close_dead_chunks, weir_credit, weir_adjust, weir_reverse, weir_turn_lots, weir_set_credit_limit, weir_allot,
-    weir_lift_cap TO weir_worker;
+    weir_lift_cap, weir_list_wallets, weir_rebuild_hours, weir_check_ledger TO weir_worker;
