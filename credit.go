@@ -29,10 +29,10 @@ within each what expires first. Of paid credit, what the tenant owes is paid fir
 			if c.Nano, err = billing.ParseNano(args[1]); err != nil {
 				return err
 			}
-			if c.EffectiveAt, err = parseMoment(effective); err != nil {
+			if c.EffectiveAt, err = parseSpan(effective); err != nil {
 				return fmt.Errorf("--effective: %w", err)
 			}
-			if c.ExpiresAt, err = parseMoment(expires); err != nil {
+			if c.ExpiresAt, err = parseSpan(expires); err != nil {
 				return fmt.Errorf("--expires: %w", err)
 			}
 			if c.Ref == "" {
@@ -70,17 +70,17 @@ func (m *management) report(c billing.Credit, given billing.Given) error {
 	return err
 }
 
-// parseMoment reads a time, or a while from now. Nothing is the zero time.
-func parseMoment(s string) (time.Time, error) {
+// parseSpan reads a time, a day, or a while from now. Nothing is the zero time.
+func parseSpan(s string) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
 	}
 	if d, err := time.ParseDuration(s); err == nil {
 		return time.Now().Add(d), nil
 	}
-	t, err := time.Parse(time.RFC3339, s)
+	t, err := parseMoment(s)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("%q is neither a time such as 2027-01-01T00:00:00Z nor a while such as 24h", s)
+		return time.Time{}, fmt.Errorf("%w, or a while such as 24h", err)
 	}
 	return t, nil
 }

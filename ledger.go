@@ -207,10 +207,10 @@ func (p *period) flags(cmd *cobra.Command, from string) {
 }
 
 func (p *period) parse() (from, to time.Time, err error) {
-	if from, err = parseMoment(p.from); err != nil {
+	if from, err = parseSpan(p.from); err != nil {
 		return from, to, fmt.Errorf("--from: %w", err)
 	}
-	if to, err = parseMoment(p.to); err != nil {
+	if to, err = parseSpan(p.to); err != nil {
 		return from, to, fmt.Errorf("--to: %w", err)
 	}
 	if !from.Before(to) {
