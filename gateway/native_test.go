@@ -192,3 +192,35 @@ func TestAnEngineThatOnlySaidItIsThereHasTheTimeForAFirstByte(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Where the money ends, an engine's own response ends as at its bound, and costs
+// no more than there was.
+func TestAnEnginesOwnResponseEndsWhereTheMoneyDoes(t *testing.T) {
+	t.Parallel()
+	e := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/responses" {
+			answers(http.StatusBadRequest, `{}`)(w, r) // its tokenizer knows chats alone
+			return
+		}
+		events(nativeBegin)(w, r)
+		for r.Context().Err() == nil {
+			events(nativeDelta)(w, r)
+		}
+	})
+	const credit = 1_000_000
+	a := newBooks(t).open(t, "ten_native", credit)
+	h := build(t, []string{e.URL}, a.enforce, func(h *house) { h.config.HoldSlice = 64 })
+	to := &caller{}
+	if err := h.Run(t.Context(), h.call(nativeCall), to); err != nil {
+		t.Fatal(err)
+	}
+	before, end, found := strings.Cut(to.text(), `data: {"type":"response.incomplete",`)
+	if !found || !strings.HasSuffix(end, `"weir":{"code":"budget_exhausted"}}`+"\n\n"+doneEvent) || strings.Count(before, nativeDelta) < 16 {
+		t.Errorf("the stream ends with %s", end)
+	}
+	r := h.ledger.all()[0]
+	if r.Outcome != "budget_exhausted" || r.CostNano == 0 || r.CostNano > credit || r.Usage.Output != int64(strings.Count(before, nativeDelta)) {
+		t.Errorf("receipt %+v", r)
+	}
+	a.balanced(t, h.ledger.all())
+}

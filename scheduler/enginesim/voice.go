@@ -34,7 +34,6 @@ type voice struct {
 	seq   int
 	part  int // pieces so far, for indexes that grow
 	ids   map[int]string
-	now   *segment // that is open
 }
 
 func newVoice(f nativeFault) *voice {
