@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"weir/billing"
 	"weir/gateway/catalogue"
 	"weir/migrations"
 )
@@ -91,7 +92,7 @@ func diagnose(ctx context.Context, c *Config) []finding {
 			return list
 		}
 	}
-	return append(append(list, checkJobs(ctx, worker)), checkCatalogue(ctx, app)...)
+	return append(append(list, checkJobs(ctx, worker)), checkCatalogue(ctx, c, app)...)
 }
 
 // checkJobs looks whether anybody does jobs: replicas elect one among them that
@@ -184,7 +185,7 @@ func checkSchema(ctx context.Context, c *Config, app, worker *pgxpool.Pool) []fi
 	return []finding{fine("schema"), fine("database roles")}
 }
 
-func checkCatalogue(ctx context.Context, app *pgxpool.Pool) []finding {
+func checkCatalogue(ctx context.Context, c *Config, app *pgxpool.Pool) []finding {
 	snapshot, err := catalogue.Load(ctx, app)
 	if err != nil {
 		return []finding{fault("catalogue", err.Error(), "apply a catalogue: weir apply -f catalogue.yaml")}
@@ -194,7 +195,12 @@ func checkCatalogue(ctx context.Context, app *pgxpool.Pool) []finding {
 	}
 	list := []finding{fine(fmt.Sprintf("catalogue (%d models)", len(snapshot.Models())))}
 	for _, name := range snapshot.Unpriced(time.Now()) {
-		list = append(list, warning("model "+name, "it has no price: its receipts cost 0", "add it under prices: in the catalogue"))
+		const todo = "add one under prices: in the catalogue"
+		if c.BillingMode == string(billing.ModeEnforce) {
+			list = append(list, fault("model "+name, "it has no price: its requests are refused", todo))
+		} else {
+			list = append(list, warning("model "+name, "it has no price: its receipts cost 0", todo))
+		}
 	}
 	for _, p := range snapshot.Pools() {
 		list = append(list, checkPool(ctx, p)...)
