@@ -95,11 +95,11 @@ func TestPricesAreNeverEdited(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	past, published, future := now.AddDate(0, -2, 0), now.AddDate(0, -1, 0), now.AddDate(0, 1, 0)
 	book := NewBook([]Price{
-		{Model: "m", Version: 1, EffectiveFrom: published, Tiers: DefaultTiers(), Rates: Rates{Input: 100_000, CachedInput: 100_000, Output: 400_000, Reasoning: 400_000}},
-		{Model: "m", Version: 2, EffectiveFrom: future, Tiers: DefaultTiers(), Rates: Rates{Input: 50_000, CachedInput: 50_000, Output: 200_000, Reasoning: 200_000}},
+		{Model: "m", Version: 1, EffectiveFrom: published, Tiers: DefaultTiers(), Input: 100_000, CachedInput: 100_000, Output: 400_000, Reasoning: 400_000},
+		{Model: "m", Version: 2, EffectiveFrom: future, Tiers: DefaultTiers(), Input: 50_000, CachedInput: 50_000, Output: 200_000, Reasoning: 200_000},
 	})
 	spec := func(model, input, output string, from *time.Time) PriceSpec {
-		return PriceSpec{Model: model, RateSpec: RateSpec{Input: input, Output: output}, EffectiveFrom: from}
+		return PriceSpec{Model: model, Input: input, Output: output, EffectiveFrom: from}
 	}
 	tests := []struct {
 		name  string
@@ -159,7 +159,7 @@ func TestATenantsFirstPriceMayBeBackdatedOnPurpose(t *testing.T) {
 		{Model: "m", Version: 2, EffectiveFrom: day(5), Tiers: DefaultTiers(), Tenant: "ten_b"},
 	})
 	spec := func(backdated bool) []PriceSpec {
-		return []PriceSpec{{Model: "m", RateSpec: RateSpec{Input: "1", Output: "1"}, EffectiveFrom: new(day(10)), Backdated: backdated}}
+		return []PriceSpec{{Model: "m", Input: "1", Output: "1", EffectiveFrom: new(day(10)), Backdated: backdated}}
 	}
 	for _, tt := range []struct {
 		name      string

@@ -155,7 +155,7 @@ func (p *Price) Most(input, output int64, tier tenants.Tier) int64 {
 	if multiplier == 0 || max(input, output) > MaxTokens {
 		return math.MaxInt64
 	}
-	most := p.Rates.most(input, output, multiplier)
+	most := p.most(input, output, multiplier)
 	for i := range p.Long {
 		if p.Long[i].MinInput <= input {
 			most = max(most, p.Long[i].most(input, output, multiplier))

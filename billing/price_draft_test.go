@@ -26,7 +26,7 @@ func TestDraftsWaitForTheirOwnersPublish(t *testing.T) {
 		return begin(tenant, func(tx pgx.Tx) error { return PutDrafts(t.Context(), tx, tenant, "operator:me", specs) })
 	}
 	costing := func(model, input string) PriceSpec {
-		return PriceSpec{Model: model, RateSpec: RateSpec{Input: input, Output: "1"}}
+		return PriceSpec{Model: model, Input: input, Output: "1"}
 	}
 	for _, d := range []struct {
 		tenant tenants.ID

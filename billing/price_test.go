@@ -2,8 +2,10 @@ package billing
 
 import (
 	"errors"
+	"maps"
 	"math"
 	"math/big"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -15,13 +17,13 @@ func TestCost(t *testing.T) {
 	t.Parallel()
 	p := Price{
 		Model: "m", Tiers: Tiers{Flex: 5000, Priority: 17_500},
-		Rates: Rates{Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 800_000},
+		Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 800_000,
 		Long: []Step{
 			{1000, Rates{Input: 200_000, CachedInput: 40_000, Output: 600_000, Reasoning: 900_000}},
 			{5000, Rates{Input: 300_000, CachedInput: 60_000, Output: 800_000, Reasoning: 1_000_000}},
 		},
 	}
-	output := func(rate int64) Price { return Price{Model: "m", Rates: Rates{Output: rate}, Tiers: DefaultTiers()} }
+	output := func(rate int64) Price { return Price{Model: "m", Output: rate, Tiers: DefaultTiers()} }
 	tests := []struct {
 		name string
 		p    Price
@@ -47,7 +49,7 @@ func TestCost(t *testing.T) {
 		{"a half is rounded up", output(500), Usage{Output: 1}, "", Cost{Nano: 1}, nil},
 		{"a half after the multiplier", output(1000), Usage{Output: 1}, tenants.TierFlex, Cost{Nano: 1}, nil},
 		{"rounded once, after the multiplier", output(999), Usage{Output: 1}, tenants.TierFlex, Cost{Nano: 0}, nil},
-		{"rounded once, not by class", Price{Model: "m", Rates: Rates{Input: 400, Output: 400}}, Usage{InputUncached: 1, Output: 1}, "", Cost{Nano: 1}, nil},
+		{"rounded once, not by class", Price{Model: "m", Input: 400, Output: 400}, Usage{InputUncached: 1, Output: 1}, "", Cost{Nano: 1}, nil},
 		{"a negative class", p, Usage{Output: -1}, "", Cost{}, ErrUsage},
 		{"an impossible class", p, Usage{InputCached: MaxTokens + 1}, "", Cost{}, ErrUsage},
 		{"more than 64 bits hold", output(maxRate), Usage{Output: MaxTokens}, "", Cost{}, ErrCost},
@@ -145,28 +147,35 @@ func TestCostIsExact(t *testing.T) {
 }
 
 // A million small receipts sum to what each of them costs, to the last nano.
+// They are small enough for sums in 64 bits, which every hundredth is checked
+// against arithmetic without bounds.
 func TestManySmallCostsHaveNoError(t *testing.T) {
 	t.Parallel()
-	p := Price{
-		Model: "m", Tiers: DefaultTiers(), Rates: Rates{Input: 103_337, CachedInput: 20_771, Output: 401_123, Reasoning: 401_123},
-		Long: []Step{{700, Rates{Input: 203_337, CachedInput: 40_771, Output: 501_123, Reasoning: 501_123}}},
-	}
-	tiers := []tenants.Tier{tenants.TierDefault, tenants.TierFlex, tenants.TierPriority, tenants.TierBatch}
+	short := Rates{Input: 103_337, CachedInput: 20_771, Output: 401_123, Reasoning: 401_129}
+	long := Rates{Input: 203_337, CachedInput: 40_771, Output: 501_123, Reasoning: 501_129}
+	p := Price{Model: "m", Tiers: DefaultTiers(), Rates: short, Long: []Step{{700, long}}}
+	tiers := map[tenants.Tier]int64{tenants.TierDefault: 10_000, tenants.TierFlex: 5000, tenants.TierPriority: 17_500, "": 10_000}
+	names := slices.Sorted(maps.Keys(tiers))
 	const n = 1_000_000
-	var sum int64
-	want := new(big.Int)
+	var sum, want int64
 	for i := range int64(n) {
-		u := Usage{i % 701, i % 97, i % 13, i % 5}
-		tier := tiers[i%4]
+		u, tier, r := Usage{i % 701, i % 97, i % 13, i % 5}, names[i%4], short
+		if u.Input() >= 700 {
+			r = long
+		}
 		c, err := p.Cost(u, tier)
 		if err != nil {
 			t.Fatal(err)
 		}
-		sum += c.Nano
-		want.Add(want, exactCost(&p, u, tier))
+		tenThousandths := (u.InputUncached*r.Input + u.InputCached*r.CachedInput + u.Output*r.Output + u.Reasoning*r.Reasoning) * tiers[tier]
+		exact := (tenThousandths + 5_000_000) / 10_000_000
+		if i%100 == 0 && exactCost(&p, u, tier).Int64() != exact {
+			t.Fatalf("%+v at %q: %d, want %v", u, tier, exact, exactCost(&p, u, tier))
+		}
+		sum, want = sum+c.Nano, want+exact
 	}
-	if sum != want.Int64() || sum == 0 {
-		t.Errorf("%d receipts sum to %d, want %v", n, sum, want)
+	if sum != want || sum == 0 {
+		t.Errorf("%d receipts sum to %d, want %d", n, sum, want)
 	}
 }
 
@@ -210,7 +219,7 @@ func TestMostIsAnUpperBound(t *testing.T) {
 			t.Fatalf("%+v costs %d, above the %d of %d input and %d output tokens", u, cost.Nano, most, input, output)
 		}
 	})
-	p := Price{Model: "m", Rates: Rates{Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 500_000}, Tiers: Tiers{Priority: 20_000}}
+	p := Price{Model: "m", Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 500_000, Tiers: Tiers{Priority: 20_000}}
 	if got := p.Most(100, 10, tenants.TierPriority); got != 30_000 {
 		t.Errorf("Most is %d, want no more than the dearest classes: 30000", got)
 	}
@@ -251,8 +260,8 @@ func BenchmarkRateAndCost(b *testing.B) {
 	for i := range 200 {
 		prices = append(prices, Price{
 			Model: "org/chat-8b", Version: int64(i + 1), EffectiveFrom: day(1).AddDate(0, 0, i), Tiers: DefaultTiers(),
-			Rates: Rates{Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 400_000},
-			Long:  []Step{{200_000, Rates{Input: 200_000, CachedInput: 40_000, Output: 600_000, Reasoning: 600_000}}},
+			Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 400_000,
+			Long: []Step{{200_000, Rates{Input: 200_000, CachedInput: 40_000, Output: 600_000, Reasoning: 600_000}}},
 		})
 	}
 	book, at := NewBook(prices), day(100)

@@ -145,7 +145,7 @@ func (p *Price) Spec() PriceSpec {
 	if p.Lapsed {
 		return s
 	}
-	s.RateSpec = p.Rates.spec()
+	s.RateSpec = p.spec()
 	for _, step := range p.Long {
 		s.LongContext = append(s.LongContext, StepSpec{MinInput: step.MinInput, RateSpec: step.spec()})
 	}

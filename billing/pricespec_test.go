@@ -21,22 +21,22 @@ func TestASpecIsReadAsItIsWritten(t *testing.T) {
 	}{
 		{
 			"every rate", `{model: m, input: "0.10", cached_input: "0.02", output: "0.40", reasoning: "0.50"}`,
-			Price{Model: "m", Tiers: tiers, Rates: Rates{Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 500_000}},
+			Price{Model: "m", Tiers: tiers, Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 500_000},
 		},
 		{
 			"cached input costs as input, reasoning as output", `{model: m, input: "0.10", output: "0.40"}`,
-			Price{Model: "m", Tiers: tiers, Rates: Rates{Input: 100_000, CachedInput: 100_000, Output: 400_000, Reasoning: 400_000}},
+			Price{Model: "m", Tiers: tiers, Input: 100_000, CachedInput: 100_000, Output: 400_000, Reasoning: 400_000},
 		},
 		{
 			"a number without quotes is no float", `{model: m, input: 0.10, output: 0.30, tiers: {priority: 1.1}}`,
 			Price{
-				Model: "m", Rates: Rates{Input: 100_000, CachedInput: 100_000, Output: 300_000, Reasoning: 300_000},
+				Model: "m", Input: 100_000, CachedInput: 100_000, Output: 300_000, Reasoning: 300_000,
 				Tiers: Tiers{Flex: 5000, Priority: 11_000, Batch: 5000, Background: 10_000},
 			},
 		},
 		{
 			"a time", `{model: m, input: "1", output: "0", effective_from: 2026-12-01T01:00:00+01:00}`,
-			Price{Model: "m", Tiers: tiers, Rates: Rates{Input: 1_000_000, CachedInput: 1_000_000}, EffectiveFrom: from},
+			Price{Model: "m", Tiers: tiers, Input: 1_000_000, CachedInput: 1_000_000, EffectiveFrom: from},
 		},
 		{"zeros", `{model: m, input: "0", output: "0"}`, Price{Model: "m", Tiers: tiers}},
 		{"free", `{model: m, free: true}`, Price{Model: "m", Tiers: tiers}},
@@ -106,7 +106,7 @@ func TestASpecThatCannotBePublishedIsRefused(t *testing.T) {
 		"a multiplier of five decimals":    {Model: "m", Free: true, Tiers: map[tenants.Tier]string{"flex": "0.50001"}},
 		"a hundredfold and more":           {Model: "m", Free: true, Tiers: map[tenants.Tier]string{"priority": "100.0001"}},
 		"a step without a rate":            {Model: "m", RateSpec: RateSpec{Input: "1", Output: "1"}, LongContext: []StepSpec{{MinInput: 5}}},
-		"a step from nothing on":           {Model: "m", RateSpec: RateSpec{Input: "1", Output: "1"}, LongContext: []StepSpec{{RateSpec: RateSpec{Input: "1", Output: "1"}}}},
+		"a step from nothing on":           {Model: "m", RateSpec: RateSpec{Input: "1", Output: "1"}, LongContext: []StepSpec{{Input: "1", Output: "1"}}},
 	} {
 		if p, err := spec.Price(); !errors.Is(err, ErrPrice) {
 			t.Errorf("%s: got %+v, %v, want ErrPrice", name, p, err)

@@ -26,16 +26,16 @@ type Rerating struct {
 }
 
 // DifferenceNano is what the tenant was billed too much; negative: too little.
-func (r *Rerating) DifferenceNano() int64 {
-	if r.Fault != nil {
+func (g *Rerating) DifferenceNano() int64 {
+	if g.Fault != nil {
 		return 0
 	}
-	return r.WasNano - r.Cost.Nano
+	return g.WasNano - g.Cost.Nano
 }
 
 // Billed reports whether the tenant paid for the request, so that a difference
 // is to be corrected in the ledger.
-func (r *Rerating) Billed() bool { return r.Receipt.Mode == ModeEnforce }
+func (g *Rerating) Billed() bool { return g.Receipt.Mode == ModeEnforce }
 
 // Reratings rates a page of a tenant's receipts again, at the book's prices of
 // the moments when they started, and lists those that it rates otherwise. tx is

@@ -91,7 +91,7 @@ func newPriced(t *testing.T) (m *money, book *Book) {
 		}
 	}
 	m.publish("", PriceSpec{
-		Model: "sim-chat", RateSpec: RateSpec{Input: "1", CachedInput: "0.5", Output: "4"},
+		Model: "sim-chat", Input: "1", CachedInput: "0.5", Output: "4",
 		EffectiveFrom: new(time.Now().Add(-24 * time.Hour)),
 	})
 	m.credit("paid", 100_000_000_000, "top-up")
@@ -178,7 +178,7 @@ func TestABackdatedPriceIsCreditedOnceAndExplained(t *testing.T) {
 func TestWhatReplicasPromisedBeforeTheyHeardOfAPriceStands(t *testing.T) {
 	t.Parallel()
 	m, book := newPriced(t)
-	m.publish("", PriceSpec{Model: "sim-chat", RateSpec: RateSpec{Input: "2", Output: "8"}})
+	m.publish("", PriceSpec{Model: "sim-chat", Input: "2", Output: "8"})
 	for i, ago := range []time.Duration{time.Second, -30 * time.Second, -2 * time.Minute} { // the last one far too late
 		r := rated(t, book, fmt.Sprintf("req_%d", i), ModeEnforce, time.Hour)
 		r.StartedAt = time.Now().Add(-ago)

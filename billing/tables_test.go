@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"weir/migrations/pgtest"
+	"weir/tenants"
 )
 
 func TestPublishedPricesAreReadBackByTheMoment(t *testing.T) {
@@ -22,20 +23,20 @@ func TestPublishedPricesAreReadBackByTheMoment(t *testing.T) {
 			return err
 		})
 	}
-	first := PriceSpec{Model: "sim-chat", RateSpec: RateSpec{Input: "0.10", CachedInput: "0.02", Output: "0.40"}}
+	first := PriceSpec{Model: "sim-chat", Input: "0.10", CachedInput: "0.02", Output: "0.40"}
 	for range 2 { // applied again, it changes nothing
 		if err := put(first); err != nil {
 			t.Fatal(err)
 		}
 	}
-	next := PriceSpec{Model: "sim-chat", RateSpec: RateSpec{Input: "0.20", Output: "0.40"}, EffectiveFrom: new(time.Now().Add(time.Hour))}
+	next := PriceSpec{Model: "sim-chat", Input: "0.20", Output: "0.40", EffectiveFrom: new(time.Now().Add(time.Hour))}
 	for range 2 {
 		if err := put(first, next); err != nil {
 			t.Fatal(err)
 		}
 	}
 	changed := *next.EffectiveFrom
-	if err := put(PriceSpec{Model: "sim-chat", RateSpec: RateSpec{Input: "0.30", Output: "0.40"}, EffectiveFrom: &changed}); !errors.Is(err, ErrPrice) {
+	if err := put(PriceSpec{Model: "sim-chat", Input: "0.30", Output: "0.40", EffectiveFrom: &changed}); !errors.Is(err, ErrPrice) {
 		t.Errorf("a published price was changed: %v", err)
 	}
 	book, err := LoadBook(t.Context(), db.App)
@@ -48,8 +49,8 @@ func TestPublishedPricesAreReadBackByTheMoment(t *testing.T) {
 	}
 	later, _ := book.Rate("sim-chat", "", time.Now().Add(2*time.Hour))
 	want := []Price{
-		{Model: "sim-chat", Tiers: DefaultTiers(), Rates: Rates{Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 400_000}},
-		{Model: "sim-chat", Tiers: DefaultTiers(), Rates: Rates{Input: 200_000, CachedInput: 200_000, Output: 400_000, Reasoning: 400_000}},
+		{Model: "sim-chat", Tiers: DefaultTiers(), Input: 100_000, CachedInput: 20_000, Output: 400_000, Reasoning: 400_000},
+		{Model: "sim-chat", Tiers: DefaultTiers(), Input: 200_000, CachedInput: 200_000, Output: 400_000, Reasoning: 400_000},
 	}
 	if !now.sameTerms(&want[0]) || !later.sameTerms(&want[1]) || now.Version == later.Version {
 		t.Errorf("now %+v, later %+v", now, later)
@@ -240,5 +241,82 @@ func TestReceiptsAreOnDiskEvenWhereTheServerCommitsAsynchronously(t *testing.T) 
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A tenant's price is read as it was written, by that tenant and by the worker,
+// who goes on from where it was.
+func TestTenantsPricesAreTheirOwn(t *testing.T) {
+	t.Parallel()
+	m, _ := newPriced(t)
+	if _, err := m.db.Admin(t).Exec(t.Context(), `INSERT INTO tenants (id, name, plan, fairness_id) VALUES ('ten_b', 'b', 'basic', 'g')`); err != nil {
+		t.Fatal(err)
+	}
+	spec := PriceSpec{
+		Model: "sim-chat", Input: "0.10", CachedInput: "0.02", Output: "0.40",
+		Tiers:       map[tenants.Tier]string{tenants.TierFlex: notSold, tenants.TierPriority: "1.2345"},
+		LongContext: []StepSpec{{MinInput: 128_000, Input: "0.20", Output: "0.60", Reasoning: "0.70"}},
+	}
+	m.publish("ten_a", spec)
+	want, err := spec.Price()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want.Tenant = "ten_a"
+
+	all, err := LoadTenantPrices(t.Context(), m.db.Worker, 0)
+	if err != nil || len(all) != 1 || !all[0].sameTerms(&want) {
+		t.Fatalf("the worker read %+v, %v, want %+v", all, err, want)
+	}
+	read := func(tenant tenants.ID) (p Price) {
+		t.Helper()
+		err := tenants.InTenant(t.Context(), m.db.App, tenant, func(tx pgx.Tx) error {
+			book, err := LoadBook(t.Context(), tx)
+			p, _ = book.Rate("sim-chat", "ten_a", time.Now())
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	if own := read("ten_a"); own.Version != all[0].Version || !own.sameTerms(&want) {
+		t.Errorf("the tenant read %+v, want %+v", own, want)
+	}
+	if other := read("ten_b"); other.Tenant != "" || other.Version == 0 {
+		t.Errorf("another tenant read %+v", other)
+	}
+	m.publish("ten_a", PriceSpec{Model: "sim-chat", ListPrice: true})
+	fresh, err := LoadTenantPrices(t.Context(), m.db.Worker, all[0].Version)
+	if err != nil || len(fresh) != 1 || !fresh[0].Lapsed || fresh[0].Version <= all[0].Version {
+		t.Errorf("from there on the worker read %+v, %v", fresh, err)
+	}
+	put := func(tx pgx.Tx) error {
+		_, err := PutPrices(t.Context(), tx, "ten_b", []PriceSpec{{Model: "sim-chat", Free: true}})
+		return err
+	}
+	if err := tenants.InTenant(t.Context(), m.db.App, "ten_a", put); err == nil {
+		t.Error("one tenant's transaction made another's price")
+	}
+}
+
+// What the previous binary publishes has one price at all tiers, as it says.
+func TestThePreviousBinaryGoesOnPublishing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	_, err := db.App.Exec(t.Context(), `
+		INSERT INTO prices (model, effective_from, input_pico, cached_input_pico, output_pico, reasoning_pico)
+		VALUES ('m', now(), 5, 4, 7, 7)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	book, err := LoadBook(t.Context(), db.App)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _ := book.Rate("m", "", time.Now())
+	want := Price{Model: "m", Input: 5, CachedInput: 4, Output: 7, Reasoning: 7, Tiers: Tiers{10_000, 10_000, 10_000, 10_000}}
+	if !got.sameTerms(&want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

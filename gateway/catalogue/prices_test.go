@@ -65,7 +65,7 @@ func TestRunningStoresFollowTenantsOwnPrices(t *testing.T) {
 		}
 	}
 	rates := func(input string) billing.PriceSpec {
-		return billing.PriceSpec{Model: "org/chat-8b", RateSpec: billing.RateSpec{Input: input, Output: "1"}}
+		return billing.PriceSpec{Model: "org/chat-8b", Input: input, Output: "1"}
 	}
 	publish(t, db, "ten_a", rates("0.05"))
 	pays("ten_a", "0.05")
