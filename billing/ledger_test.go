@@ -297,3 +297,59 @@ func TestCreditIsIdempotentByRefAndTakesEffectAndExpiresInTime(t *testing.T) {
 		t.Errorf("%d turned twice", n)
 	}
 }
+
+func TestThePreviousVersionGoesOnSettling(t *testing.T) {
+	t.Parallel()
+	m := newMoney(t)
+	conn, err := m.db.Worker.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	types, err := conn.Conn().LoadTypes(t.Context(), []string{"weir_receipt", "_weir_receipt"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Conn().TypeMap().RegisterTypes(types)
+	r := testReceipt("req_1")
+	var stored []string
+	if err := conn.QueryRow(t.Context(), `SELECT weir_settle($1)`, receiptRows{{&r}}).Scan(&stored); err != nil || len(stored) != 1 {
+		t.Fatal(stored, err)
+	}
+	m.settle(r) // by this version, again
+	if n := count(t, m.db, `request_id = 'req_1' AND mode = 'off' AND settled_by = 'gateway' AND ledger_txn IS NULL`); n != 1 {
+		t.Errorf("%d receipts, want 1 that costs nobody anything", n)
+	}
+}
+
+func TestASpooledReceiptIsBookedWhenItIsReplayed(t *testing.T) {
+	t.Parallel()
+	m := newMoney(t)
+	m.credit("paid", 1000, "top-up")
+	chunk := *m.draw(300, 300, "r1", "ten_a")[0].Chunk
+	dir := t.TempDir()
+	spool := testSpool(t, dir, 0)
+	// What an earlier version spooled has none of the members that money needs.
+	const before = `{"request_id":"req_old","tenant":"ten_a","project":"prj_a","key":"key_a","operation":"chat","model":"m","pool":"p",
+		"endpoint":"e","attempts":1,"stream":false,"band":"b","priority":0,"tier":"default",
+		"usage":{"input_uncached":1,"input_cached":0,"output":1,"reasoning":0},"usage_source":"upstream_final","price_version":1,"cost_nano":9,
+		"started_at":"2026-11-29T12:00:00Z","queue_time":1,"ttft":1,"duration":1,"outcome":"completed"}`
+	if err := spool.write(appendFrame(nil, []byte(before))); err != nil {
+		t.Fatal(err)
+	}
+	if err := spool.Append([]Receipt{paying("req_new", 100, chunk)}); err != nil {
+		t.Fatal(err)
+	}
+	s := testSettler(t, m.db.Worker, spool, SettleConfig{Retry: 10 * time.Millisecond})
+	background(t, s)
+	eventually(t, "the spool is replayed", func() bool { return s.Spooled() == 0 })
+	if n := count(t, m.db, `request_id = 'req_old' AND mode = 'off' AND ledger_txn IS NULL`); n != 1 {
+		t.Errorf("%d old receipts", n)
+	}
+	if left := m.look(`SELECT left_nano FROM chunks`); left != 200 || m.balance("ten_a") != 900 {
+		t.Errorf("%d left in the chunk, a balance of %d; want 200 and 900", left, m.balance("ten_a"))
+	}
+	if rules := m.faults(); rules != nil {
+		t.Errorf("broken: %v", rules)
+	}
+}
