@@ -25,6 +25,7 @@ import (
 	"weir/gateway/admission"
 	"weir/gateway/catalogue"
 	"weir/gateway/media"
+	"weir/gateway/replay"
 	"weir/gateway/replica"
 	"weir/migrations"
 	"weir/responses"
@@ -55,6 +56,7 @@ type program struct {
 	orphans     *gateway.Orphans
 	limits      *admission.Redis // nil without Redis
 	responses   *responses.Postgres
+	replays     *replay.Store
 	runs        responses.BackgroundDeps
 	jobs        *jobs
 	sealer      *responses.Sealer
@@ -280,6 +282,8 @@ func (p *program) buildResponses() error {
 	if p.sealer, err = responses.NewSealer([]byte(p.cfg.CacheSalt.Reveal())); err != nil {
 		return err
 	}
+	p.replays = replay.New(p.log, p.worker, vault, replay.Config{Replica: p.replicas.ID(), Dead: p.replicas.Dead()})
+	p.background = append(p.background, p.replays.Run)
 	p.responses = responses.NewPostgres(p.app, vault, historyBytes, time.Now)
 	events, err := p.buildEvents()
 	if err != nil {
@@ -329,7 +333,7 @@ func (p *program) buildAPI(registry *prometheus.Registry) {
 		Config: api.Config{
 			MaxBody: p.cfg.MaxBody, TrustedProxies: p.cfg.TrustedProxies, OpsToken: p.cfg.OpsToken.Reveal(),
 		},
-		Keys: p.keys, Gateway: p.gateway, Queue: p.gateway, Limits: p.gateway, Responses: p.responses, Sealer: p.sealer, Media: p.media, Background: p.runs,
+		Keys: p.keys, Gateway: p.gateway, Queue: p.gateway, Limits: p.gateway, Replays: p.replays, Responses: p.responses, Sealer: p.sealer, Media: p.media, Background: p.runs,
 		Catalogue:  func() api.Catalogue { return p.catalogue.Snapshot() },
 		Registerer: registry, Gatherer: registry,
 		Checks: p.checks(),

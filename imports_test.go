@@ -16,11 +16,11 @@ import (
 func allowedImports() map[string][]string {
 	return map[string][]string{
 		"weir": {
-			"api", "gateway", "gateway/admission", "gateway/catalogue", "gateway/media", "gateway/replica", "billing", "tenants", "tenants/notify", "responses",
+			"api", "gateway", "gateway/admission", "gateway/catalogue", "gateway/media", "gateway/replica", "gateway/replay", "billing", "tenants", "tenants/notify", "responses",
 			"scheduler", "scheduler/pool", "scheduler/pool/keda", "scheduler/enginesim", "migrations", "migrations/pgserver",
 			"responses/eventlog",
 		},
-		"api":                     {"api/inference", "responses", "gateway", "gateway/catalogue", "gateway/media", "billing", "tenants", "scheduler"},
+		"api":                     {"api/inference", "gateway/replay", "responses", "gateway", "gateway/catalogue", "gateway/media", "billing", "tenants", "scheduler"},
 		"api/inference":           {"api/inference/jsonscan", "gateway", "gateway/catalogue", "gateway/media", "tenants"},
 		"api/inference/jsonscan":  {},
 		"gateway":                 {"gateway/admission", "gateway/catalogue", "gateway/upstream", "billing", "tenants", "scheduler", "scheduler/pool"},
@@ -28,6 +28,7 @@ func allowedImports() map[string][]string {
 		"gateway/upstream":        {},
 		"gateway/media":           {"tenants", "tenants/notify"},
 		"gateway/replica":         {},
+		"gateway/replay":          {"tenants"},
 		"gateway/catalogue":       {"billing", "tenants", "scheduler", "scheduler/pickerconfig"},
 		"responses":               {"gateway", "gateway/catalogue", "gateway/media", "billing", "tenants", "responses/eventlog"},
 		"responses/eventlog":      {},
@@ -67,7 +68,7 @@ func onlyIn() map[string][]string {
 		"google.golang.org/grpc":          {"scheduler/pool/keda", "scheduler/pool/keda/externalscaler"},
 		"github.com/spf13/cobra":          {"weir"},
 		"github.com/pressly/goose/v3":     {"migrations"},
-		"github.com/jackc/pgx/v5":         {"weir", "api", "gateway", "gateway/catalogue", "gateway/replica", "billing", "tenants", "responses", "migrations", "migrations/pgserver", "migrations/pgtest", "bench", "bench/money"},
+		"github.com/jackc/pgx/v5":         {"weir", "api", "gateway", "gateway/catalogue", "gateway/replica", "gateway/replay", "billing", "tenants", "responses", "migrations", "migrations/pgserver", "migrations/pgtest", "bench", "bench/money"},
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
 	"weir/billing"
+	"weir/gateway/replay"
 	"weir/migrations"
 	"weir/responses"
 	"weir/tenants"
@@ -29,6 +30,10 @@ const (
 	sweepEvery   = time.Minute
 	sweepBatch   = 500
 	reclaimEvery = 5 * time.Second
+
+	answersEvery = 5 * time.Minute
+	answersBatch = 5000
+	answerBytes  = 256 << 20 // of a tenant's kept answers
 )
 
 // jobs is the queue of work that outlives requests and processes. Any replica
@@ -81,6 +86,22 @@ type reclaimArgs struct{}
 // Kind is the job's name in the queue.
 func (reclaimArgs) Kind() string { return "response_reclaim" }
 
+// answersArgs are the job that removes kept answers that have expired.
+type answersArgs struct{}
+
+// Kind is the job's name in the queue.
+func (answersArgs) Kind() string { return "answer_sweep" }
+
+// sweepAnswers removes them in batches, until none is left.
+func (j *jobs) sweepAnswers(ctx context.Context) error {
+	for {
+		n, err := replay.Expire(ctx, j.worker, answersBatch, answerBytes)
+		if err != nil || n < answersBatch {
+			return err
+		}
+	}
+}
+
 // start makes the client, once everything is there that it works for. runs is
 // how many background responses this replica makes at once; settle settles what
 // dead replicas left.
@@ -93,6 +114,9 @@ func (j *jobs) start(background *responses.Background, runs int, settle func(con
 		})),
 		river.AddWorkerSafely(workers, river.WorkFunc(func(ctx context.Context, _ *river.Job[reclaimArgs]) error {
 			return background.Reclaim(ctx)
+		})),
+		river.AddWorkerSafely(workers, river.WorkFunc(func(ctx context.Context, _ *river.Job[answersArgs]) error {
+			return j.sweepAnswers(ctx)
 		})),
 		river.AddWorkerSafely(workers, river.WorkFunc(func(ctx context.Context, _ *river.Job[orphanArgs]) error {
 			return settle(ctx)
@@ -110,6 +134,7 @@ func (j *jobs) start(background *responses.Background, runs int, settle func(con
 		PeriodicJobs: []*river.PeriodicJob{
 			periodic(sweepEvery, sweepArgs{}), periodic(reclaimEvery, reclaimArgs{}), periodic(orphansEvery, orphanArgs{}),
 			periodic(turnEvery, turnArgs{}), periodic(auditEvery, auditArgs{}),
+			periodic(answersEvery, answersArgs{}),
 		},
 		// Runs have no time limit, and find out for themselves what became of
 		// a replica that vanished: this is for what was left of its jobs.

@@ -37,6 +37,12 @@ const (
 	wrongType       gateway.Cause = "wrong_content_type"
 	noRoom          gateway.Cause = "no_room" // for more bodies in memory
 	objectNotFound  gateway.Cause = "object_not_found"
+
+	keyReused          gateway.Cause = "idempotency_key_reused"
+	keyInUse           gateway.Cause = "idempotency_key_in_use"
+	answerNotKept      gateway.Cause = "idempotency_answer_not_kept"
+	answerLost         gateway.Cause = "idempotency_answer_lost"
+	answersUnavailable gateway.Cause = "idempotency_unavailable"
 )
 
 // answer is what a cause looks like from outside.
@@ -89,6 +95,12 @@ func answers() map[gateway.Cause]answer {
 		wrongEncoding:   {status: 415, kind: invalidRequest, code: "unsupported_content_encoding", message: "The Content-Encoding is not supported. Use gzip, zstd, deflate or none."},
 		wrongType:       {status: 415, kind: invalidRequest, code: "unsupported_content_type", message: "The Content-Type must be application/json."},
 		noRoom:          {status: 503, kind: unavailable, code: overloaded, message: "The service is handling too many large requests at the moment.", wait: true},
+
+		keyReused:          {status: 422, kind: invalidRequest, code: "idempotency_key_reused", param: headerOnce, message: "The Idempotency-Key was used for another request within the last 24 hours."},
+		keyInUse:           {status: 409, kind: invalidRequest, code: "idempotency_key_in_use", param: headerOnce, message: "A request with this Idempotency-Key is under way. Its answer will be here when it has ended.", wait: true},
+		answerNotKept:      {status: 409, kind: invalidRequest, code: "idempotency_answer_not_kept", param: headerOnce, message: "A request with this Idempotency-Key has been answered already, and its answer was not kept.", final: true},
+		answerLost:         {status: 409, kind: invalidRequest, code: "idempotency_answer_lost", param: headerOnce, message: "A request with this Idempotency-Key was run, and its answer was lost with the server that ran it.", final: true},
+		answersUnavailable: {status: 503, kind: unavailable, message: "Requests with an Idempotency-Key can't be taken at the moment.", wait: true},
 
 		objectNotFound: {status: 404, kind: invalidRequest, message: "There is no such object."},
 

@@ -99,8 +99,11 @@ func TestRowsKeepTheRules(t *testing.T) {
 		bodyTooLarge: "413 invalid_request_error request_too_large", bodyCorrupt: "400 invalid_request_error -",
 		bodyIncomplete: "400 invalid_request_error -", bodySlow: "408 invalid_request_error timeout",
 		wrongEncoding: "415 invalid_request_error unsupported_content_encoding", wrongType: "415 invalid_request_error unsupported_content_type",
-		objectNotFound: "404 invalid_request_error -",
-		noRoom:         "503 service_unavailable_error server_is_overloaded",
+		keyReused: "422 invalid_request_error idempotency_key_reused", keyInUse: "409 invalid_request_error idempotency_key_in_use",
+		answerNotKept: "409 invalid_request_error idempotency_answer_not_kept final", answerLost: "409 invalid_request_error idempotency_answer_lost final",
+		answersUnavailable: "503 service_unavailable_error -",
+		objectNotFound:     "404 invalid_request_error -",
+		noRoom:             "503 service_unavailable_error server_is_overloaded",
 
 		gateway.Unpriced: "503 service_unavailable_error -", gateway.InsufficientQuota: "402 insufficient_quota insufficient_quota final",
 		gateway.MoneyUnknown: "503 service_unavailable_error billing_unavailable", gateway.BudgetExhausted: "402 insufficient_quota budget_exhausted final",

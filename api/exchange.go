@@ -26,8 +26,9 @@ type exchange struct {
 	route      string // the pattern; empty: none matched
 	principal  *tenants.Principal
 
-	ran       bool // the gateway had it, and has logged it
-	committed bool // the answer's status has left
+	once      *once // it came with a key of the caller's; nil: it didn't
+	ran       bool  // the gateway had it, and has logged it
+	committed bool  // the answer's status has left
 	status    int
 }
 

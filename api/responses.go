@@ -103,7 +103,7 @@ func (s *Server) readCreate(x *exchange) (*responses.Create, responses.Caller, f
 	if err != nil {
 		return nil, responses.Caller{}, nil, err
 	}
-	body, err := s.bodies.read(x.w, r, s.now())
+	body, err := s.readBody(x)
 	if err != nil {
 		return nil, responses.Caller{}, nil, err
 	}

@@ -22,14 +22,14 @@ type route struct {
 
 func (s *Server) routes() []route {
 	return append([]route{
-		{http.MethodPost, "/v1/chat/completions", tenants.ScopeChat, s.infer(gateway.Chat)},
-		{http.MethodPost, "/v1/completions", tenants.ScopeCompletions, s.infer(gateway.Completions)},
-		{http.MethodPost, "/v1/embeddings", tenants.ScopeEmbeddings, s.infer(gateway.Embeddings)},
+		{http.MethodPost, "/v1/chat/completions", tenants.ScopeChat, s.onceOnly(s.infer(gateway.Chat))},
+		{http.MethodPost, "/v1/completions", tenants.ScopeCompletions, s.onceOnly(s.infer(gateway.Completions))},
+		{http.MethodPost, "/v1/embeddings", tenants.ScopeEmbeddings, s.onceOnly(s.infer(gateway.Embeddings))},
 		{http.MethodGet, "/v1/models", tenants.ScopeModelsRead, s.listModels},
 		{http.MethodGet, "/v1/models/*", tenants.ScopeModelsRead, s.getModel},
-		{http.MethodPost, "/v1/responses", tenants.ScopeResponses, s.createResponse},
+		{http.MethodPost, "/v1/responses", tenants.ScopeResponses, s.onceOnly(s.createResponse)},
 		{http.MethodPost, "/v1/responses/input_tokens", tenants.ScopeResponses, s.countInput},
-		{http.MethodPost, "/v1/responses/compact", tenants.ScopeResponses, s.compact},
+		{http.MethodPost, "/v1/responses/compact", tenants.ScopeResponses, s.onceOnly(s.compact)},
 		{http.MethodGet, "/v1/responses/:id", tenants.ScopeResponses, s.getResponse},
 		{http.MethodDelete, "/v1/responses/:id", tenants.ScopeResponses, s.deleteResponse},
 		{http.MethodPost, "/v1/responses/:id/cancel", tenants.ScopeResponses, s.cancelResponse},
@@ -67,7 +67,7 @@ func (s *Server) infer(op gateway.Operation) func(*exchange) error {
 		if err != nil {
 			return err
 		}
-		body, err := s.bodies.read(x.w, r, s.now())
+		body, err := s.readBody(x)
 		if err != nil {
 			return err
 		}

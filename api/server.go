@@ -58,6 +58,7 @@ type Deps struct {
 	// Background makes responses outlive their requests; without Runs there are
 	// none.
 	Background responses.BackgroundDeps
+	Replays    Replays          // what answers requests that come again; nil: keys of callers' have no effect
 	Limits     Limits           // what /v1/limits shows; nil: nobody has any
 	Queue      Queue            // what /v1/queue shows; nil: nothing waits
 	Catalogue  func() Catalogue // the present snapshot
@@ -82,6 +83,7 @@ type Server struct {
 	background *responses.Background // nil: there is none
 	queue      Queue
 	limits     Limits
+	replays    Replays
 	catalogue  func() Catalogue
 	now        func() time.Time
 
@@ -111,7 +113,7 @@ func New(log *slog.Logger, d Deps) *Server {
 		maxBodies = 1 << 30
 	}
 	s := &Server{
-		log: log, keys: d.Keys, gateway: d.Gateway, queue: d.Queue, limits: d.Limits, catalogue: d.Catalogue, now: d.Now,
+		log: log, keys: d.Keys, gateway: d.Gateway, queue: d.Queue, limits: d.Limits, replays: d.Replays, catalogue: d.Catalogue, now: d.Now,
 		parser: inference.NewParser(), media: d.Media, answers: answers(),
 		bodies:  &bodies{limit: maxBody, room: newRoom(maxBodies), decoders: newDecoders()},
 		badKeys: newBadKeys(d.Now), proxies: d.Config.TrustedProxies, metrics: newMetrics(d.Registerer),
