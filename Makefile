@@ -90,8 +90,8 @@ bench: build ## measure the gateway beside a bare proxy; writes docs/performance
 	go run ./bench -weir .bin/weir -o docs/performance.md $(BENCH)
 
 .PHONY: bench-responses
-bench-responses: ## measure a turn of a chain beside the Chat request that says the same; figures in docs/responses.md
-	go test ./api -run '^$$' -bench Chain -benchtime 1s
+bench-responses: build ## measure a turn of a chain beside the Chat request that says the same; writes docs/responses.md
+	go run ./bench -weir .bin/weir -chains -o docs/responses.md $(BENCH)
 
 .PHONY: bench-scheduling
 bench-scheduling: build ## measure the scheduler in virtual time, and agents through the gateway; writes docs/scheduling.md (TRACES=folder)

@@ -34,10 +34,10 @@ type exception string
 func (e exception) Error() string { return string(e) }
 
 const (
-	indexError     = exception("IndexError")
-	assertionError = exception("AssertionError")
-	runtimeError   = exception("RuntimeError")
-	decodeError    = exception("JSONDecodeError")
+	errIndex     = exception("IndexError")
+	errAssertion = exception("AssertionError")
+	errRuntime   = exception("RuntimeError")
+	errDecode    = exception("JSONDecodeError")
 )
 
 // pythonReader accumulates a response. Nil items: no event came yet.
@@ -57,7 +57,7 @@ func readAsPython(stream []byte) pythonTold {
 	p := &pythonReader{told: pythonTold{Events: []string{}}}
 	err := p.read(stream)
 	if err == nil && !p.whole {
-		err = runtimeError
+		err = errRuntime
 	}
 	if err != nil {
 		p.told.Fault = err.Error()
@@ -100,7 +100,7 @@ func (p *pythonReader) read(stream []byte) error {
 
 func (p *pythonReader) event(data string) error {
 	if !gjson.Valid(data) {
-		return decodeError
+		return errDecode
 	}
 	e := gjson.Parse(data)
 	if v := e.Get("error"); v.Exists() && v.Type != gjson.Null && v.Raw != "false" && v.Raw != "{}" && v.Raw != `""` {
@@ -117,7 +117,7 @@ func (p *pythonReader) event(data string) error {
 			return err
 		}
 	case kind != "response.created":
-		return runtimeError
+		return errRuntime
 	default:
 		p.begun = true
 	}
@@ -141,17 +141,17 @@ func (p *pythonReader) accumulate(kind string, e gjson.Result) error {
 	}
 	at, part := int(e.Get("output_index").Int()), int(e.Get("content_index").Int())
 	if at >= len(p.items) {
-		return indexError
+		return errIndex
 	}
 	it := &p.items[at]
 	switch {
 	case want != "" && it.kind != want:
-		return assertionError
+		return errAssertion
 	case kind == "response.content_part.added":
 		it.parts = append(it.parts, e.Get("part.text").Str)
 	case want != "message":
 	case part >= len(it.parts):
-		return indexError
+		return errIndex
 	case kind == "response.output_text.delta":
 		it.parts[part] += e.Get("delta").Str
 		p.told.Text = it.parts[part]
@@ -167,8 +167,9 @@ func TestThePythonSDKReadsAsItsRulesSay(t *testing.T) {
 		t.Fatal(err)
 	}
 	var rows []struct {
-		Name, Stream string
-		Told         pythonTold
+		Name   string     `json:"name"`
+		Stream string     `json:"stream"`
+		Told   pythonTold `json:"told"`
 	}
 	if err := json.Unmarshal(raw, &rows); err != nil || len(rows) == 0 {
 		t.Fatalf("%d rows, %v", len(rows), err)

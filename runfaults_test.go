@@ -29,7 +29,7 @@ func (in *installation) change(t *testing.T, sql string, args ...any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer admin.Close(t.Context())
+	defer func() { _ = admin.Close(t.Context()) }()
 	if _, err := admin.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func (in *installation) kept(t *testing.T, id string) (status string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer admin.Close(t.Context())
+	defer func() { _ = admin.Close(t.Context()) }()
 	if err := admin.QueryRow(t.Context(), `SELECT status FROM responses WHERE id = $1`, id).Scan(&status); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestAStreamWhoseEventsHaveExpiredIsTheFinishedResponse(t *testing.T) {
 	response := becomes(t, url, w.key, id, "incomplete", time.Second+raceSlack())
 
 	client := redis.NewClient(&redis.Options{Addr: address})
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	keys, err := client.Keys(t.Context(), "weir:events:*").Result()
 	if err != nil || len(keys) == 0 {
 		t.Fatalf("keys %v, %v", keys, err)
@@ -256,7 +256,7 @@ func TestAStreamWhoseEventsAreLostHalfwayHasNoHole(t *testing.T) {
 	s, id, _ := streamed(t, url, w.key, "halfway")
 	s.close()
 	client := redis.NewClient(&redis.Options{Addr: address})
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	if err := client.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}

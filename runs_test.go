@@ -68,23 +68,28 @@ func TestTheModelServerStopsWithinASecondOfAnEnd(t *testing.T) {
 	}
 	for name, begin := range map[string]func(t *testing.T, text string) (end func()){
 		"a run is cancelled at another replica": func(t *testing.T, text string) func() {
+			t.Helper()
 			id := order(t, text, w.key)
 			return func() { call(t, http.MethodPost, second+"/v1/responses/"+id+"/cancel", w.key) }
 		},
 		"a run is deleted at another replica": func(t *testing.T, text string) func() {
+			t.Helper()
 			id := order(t, text, w.key)
 			return func() { call(t, http.MethodDelete, second+"/v1/responses/"+id, w.key) }
 		},
 		"the key of a run is revoked": func(t *testing.T, text string) func() {
+			t.Helper()
 			key := w.makeKey(t, w.tenant)
 			order(t, text, key.secret)
 			return func() { runWeir(t, w.dir, w.environment, "key", "revoke", key.id) }
 		},
 		"a caller leaves a stream": func(t *testing.T, text string) func() {
+			t.Helper()
 			s := open(t, http.MethodPost, first+"/v1/responses", w.key, task(text, `,"stream":true`))
 			return s.close
 		},
 		"a caller leaves before its document": func(t *testing.T, text string) func() {
+			t.Helper()
 			ctx, leave := context.WithCancel(t.Context())
 			go func() {
 				if res, err := post(ctx, first+"/v1/responses", w.key, task(text, "")); err == nil {

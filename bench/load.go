@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 type shape struct {
 	body   []byte
 	stream bool
+	path   string // empty: Chat's
 }
 
 func newShape(model string, promptBytes int, stream bool) shape {
@@ -51,7 +53,7 @@ func newClient() *client { return &client{http: &http.Client{Transport: newTrans
 
 // start sends a request and returns its answer's body.
 func (c *client) start(ctx context.Context, t *target, s shape) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url+"/v1/chat/completions", bytes.NewReader(s.body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url+cmp.Or(s.path, "/v1/chat/completions"), bytes.NewReader(s.body))
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +103,9 @@ func (c *client) exchange(ctx context.Context, t *target, s shape, begin time.Ti
 
 // check is the gate that every answer must pass.
 func (t *target) check(s shape, answer []byte) error {
+	if s.path == responsesPath {
+		return t.checkResponse(answer)
+	}
 	if !bytes.Contains(answer, fmt.Appendf(nil, `"completion_tokens":%d`, outputTokens)) {
 		return fmt.Errorf("%s gave an answer without usage: %.300s", t.name, answer)
 	}
