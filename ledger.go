@@ -133,6 +133,12 @@ func printBooking(out io.Writer, b billing.Booking) error {
 	if b.More {
 		fmt.Fprintln(w, "... and more")
 	}
+	if len(b.Corrections) > 0 {
+		fmt.Fprintln(w, "\nRATED AGAIN\tPRICE\tUSD")
+	}
+	for _, c := range b.Corrections {
+		fmt.Fprintf(w, "%s\t%d\t%s\n", c.RequestID, c.PriceVersion, billing.FormatMoney(c.CostNano))
+	}
 	return w.Flush()
 }
 

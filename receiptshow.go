@@ -100,9 +100,8 @@ func printRating(out io.Writer, r *billing.Settled, g *billing.Rating, again boo
 		u := r.Usage
 		fmt.Fprintf(out, "price version %d: %s\n", g.PriceVersion, g.Fault)
 		fmt.Fprintf(out, "tokens: %d input_uncached, %d input_cached, %d output, %d reasoning\n", u.InputUncached, u.InputCached, u.Output, u.Reasoning)
+		fmt.Fprintf(out, "cost %s USD\n", billing.FormatMoney(g.CostNano))
 	}
-	fmt.Fprintf(w, "cost\t\t\t%s\t\n", billing.FormatNano(g.CostNano))
-	fmt.Fprintf(w, "saved by caching\t\t\t%s\t\n", billing.FormatNano(g.SavedNano))
 	if err := w.Flush(); err != nil {
 		return err
 	}
@@ -129,4 +128,6 @@ func printBill(out, columns io.Writer, b *billing.Bill) {
 		fmt.Fprintf(columns, "%s\t%d\t%s\t%s\t\n", l.Class, l.Tokens, l.Rate, l.USD)
 	}
 	fmt.Fprintf(columns, "rounding\t\t\t%s\t\n", b.Rounding)
+	fmt.Fprintf(columns, "cost\t\t\t%s\t\n", b.CostUSD)
+	fmt.Fprintf(columns, "saved by caching\t\t\t%s\t\n", b.SavedUSD)
 }

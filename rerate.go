@@ -185,14 +185,14 @@ func (r *rerun) print(out io.Writer) error {
 			version = fmt.Sprintf("%d, can't be rated", g.was)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", g.tenant, g.model, version, sum.requests,
-			billing.FormatNano(sum.was), billing.FormatNano(sum.now), billing.FormatNano(sum.was-sum.now), paid[g.billed])
+			billing.FormatMoney(sum.was), billing.FormatMoney(sum.now), billing.FormatMoney(sum.was-sum.now), paid[g.billed])
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	last := "nothing was changed: --apply books the differences of what was paid for"
 	if r.apply {
-		last = fmt.Sprintf("%d receipts corrected, %s USD booked in the tenants' favour", r.stored, billing.FormatNano(r.booked))
+		last = fmt.Sprintf("%d receipts corrected, %s USD booked in the tenants' favour", r.stored, billing.FormatMoney(r.booked))
 	}
 	_, err := fmt.Fprintln(out, last)
 	return err

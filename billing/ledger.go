@@ -53,13 +53,16 @@ func Transactions(ctx context.Context, q Querier, tenant string, before int64, l
 }
 
 // Booking is a transaction with its lines and, where it is of usage, the
-// receipts that it sums up: at most a thousand of them.
+// receipts that it sums up, at most a thousand of them, or, where it corrects
+// ratings, those.
 type Booking struct {
 	Transaction
 
 	Entries  []Entry   `json:"entries"`
 	Receipts []Settled `json:"receipts,omitempty"`
 	More     bool      `json:"more,omitempty"` // there are more receipts
+
+	Corrections []Correction `json:"corrections,omitempty"`
 }
 
 // LoadBooking reads one transaction in a transaction of its tenant. The error is
@@ -94,5 +97,6 @@ func LoadBooking(ctx context.Context, q Querier, tenant string, id int64) (Booki
 		return Booking{}, err
 	}
 	b.Receipts, b.More = page.Receipts, page.Next != (Cursor{})
-	return b, nil
+	b.Corrections, err = corrections(ctx, q, tenant, id)
+	return b, err
 }

@@ -19,6 +19,8 @@ type Bill struct {
 	Rounding     string     `json:"rounding_usd"` // what rounding to nano-USD added, or took
 	CostNano     int64      `json:"cost_nano"`
 	SavedNano    int64      `json:"saved_nano"`
+	CostUSD      string     `json:"cost_usd"`
+	SavedUSD     string     `json:"saved_usd"`
 }
 
 // BillLine is the cost of one class of tokens.
@@ -39,7 +41,7 @@ func (p *Price) Explain(u Usage, tier tenants.Tier) (Bill, error) {
 	multiplier := p.Tiers.BasisPoints(tier)
 	b := Bill{
 		PriceVersion: p.Version, Model: p.Model, Tenant: p.Tenant, Multiplier: formatTier(multiplier),
-		CostNano: cost.Nano, SavedNano: cost.SavedNano,
+		CostNano: cost.Nano, SavedNano: cost.SavedNano, CostUSD: formatNano(cost.Nano), SavedUSD: formatNano(cost.SavedNano),
 	}
 	for _, s := range p.Long {
 		if u.Input() >= s.MinInput {
@@ -66,8 +68,8 @@ func (p *Price) Explain(u Usage, tier tenants.Tier) (Bill, error) {
 	return b, nil
 }
 
-// FormatNano writes nano-USD as USD, to the last decimal.
-func FormatNano(nano int64) string {
+// formatNano writes nano-USD as USD, with all decimals.
+func formatNano(nano int64) string {
 	return formatExact(new(big.Int).Mul(big.NewInt(nano), big.NewInt(basisPerNano)))
 }
 

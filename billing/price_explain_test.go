@@ -47,7 +47,7 @@ func TestABillAddsUpExactly(t *testing.T) {
 				t.Fatalf("%+v at x%s", l, b.Multiplier)
 			}
 		}
-		if sum.Cmp(big.NewRat(cost.Nano, 1_000_000_000)) != 0 || sum.Cmp(usd(t, FormatNano(cost.Nano))) != 0 || tokens != u.Total() {
+		if sum.Cmp(big.NewRat(cost.Nano, 1_000_000_000)) != 0 || sum.Cmp(usd(t, b.CostUSD)) != 0 || tokens != u.Total() {
 			t.Fatalf("%+v sums to %s", b, sum.FloatString(20))
 		}
 	})
@@ -71,7 +71,7 @@ func TestABillSaysWhichRatesHeld(t *testing.T) {
 			{"output", 2, "0.60", "0.000002100"},
 			{"reasoning", 0, "0.90", "0.000000000"},
 		},
-		Rounding: "-0.00000000000525", CostNano: 72_940, SavedNano: 279_162,
+		Rounding: "-0.00000000000525", CostNano: 72_940, SavedNano: 279_162, CostUSD: "0.000072940", SavedUSD: "0.000279162",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

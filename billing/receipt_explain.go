@@ -74,7 +74,7 @@ func (g *Rating) explain(book *Book, r *Receipt) {
 	case err != nil:
 		g.Fault = err.Error()
 	case bill.CostNano != g.CostNano:
-		g.Fault = fmt.Sprintf("its price gives %s USD", FormatNano(bill.CostNano))
+		g.Fault = fmt.Sprintf("its price gives %s USD", FormatMoney(bill.CostNano))
 	default:
 		g.Bill = &bill
 	}
@@ -97,6 +97,30 @@ func ratings(ctx context.Context, q Querier, tenant tenants.ID, requests []strin
 		all[id] = append(all[id], g)
 		return nil
 	})
+	if err != nil {
+		return nil, fmt.Errorf("read ratings: %w", err)
+	}
+	return all, nil
+}
+
+// Correction is a request whose rating a ledger transaction corrected.
+type Correction struct {
+	RequestID    string `json:"request_id"`
+	PriceVersion int64  `json:"price_version"`
+	CostNano     int64  `json:"cost_nano"` // from then on
+}
+
+// corrections reads what a transaction corrected: a batch of ApplyReratings.
+func corrections(ctx context.Context, q Querier, tenant string, txn int64) ([]Correction, error) {
+	rows, err := q.Query(ctx, `
+		SELECT request_id, price_version, cost_nano
+		FROM ratings
+		WHERE tenant_id = $1 AND ledger_txn = $2
+		ORDER BY request_id`, tenant, txn)
+	if err != nil {
+		return nil, fmt.Errorf("read ratings: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Correction])
 	if err != nil {
 		return nil, fmt.Errorf("read ratings: %w", err)
 	}

@@ -3,6 +3,7 @@ package billing
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -155,6 +156,11 @@ func TestABackdatedPriceIsCreditedOnceAndExplained(t *testing.T) {
 		t.Errorf("afterwards %+v differ, want only what was never billed", differ)
 	}
 
+	faults, err := NewBooks(slog.New(slog.DiscardHandler), m.db.Worker, nil).Check(t.Context(), time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	if err != nil || len(faults) > 0 {
+		t.Errorf("the books have faults: %+v, %v", faults, err)
+	}
+
 	e := m.explain("req_1")
 	if len(e.Ratings) != 2 || e.Ratings[0].Bill == nil || e.Ratings[1].Bill == nil {
 		t.Fatalf("explained as %+v", e.Ratings)
@@ -163,10 +169,18 @@ func TestABackdatedPriceIsCreditedOnceAndExplained(t *testing.T) {
 		again.CostNano != listCost/2 || again.Bill.Tenant != "ten_a" || again.LedgerTxn == 0 || again.LedgerTxn == own.LedgerTxn {
 		t.Errorf("explained as %+v, then %+v", own, again)
 	}
+	var b Booking
+	err = tenants.InTenant(t.Context(), m.db.App, "ten_a", func(tx pgx.Tx) (err error) {
+		b, err = LoadBooking(t.Context(), tx, "ten_a", e.Ratings[1].LedgerTxn)
+		return err
+	})
+	if err != nil || len(b.Corrections) != 3 || b.Corrections[0] != (Correction{"req_1", e.Ratings[1].PriceVersion, listCost / 2}) {
+		t.Errorf("the correction leads to %+v, %v", b.Corrections, err)
+	}
 	if e := m.explain("req_unrated"); e.Ratings[0].Bill != nil || e.Ratings[0].Fault == "" || e.Ratings[1].Bill == nil {
 		t.Errorf("what wasn't rated is explained as %+v", e.Ratings)
 	}
-	err := tenants.InTenant(t.Context(), m.db.App, "ten_b", func(tx pgx.Tx) error {
+	err = tenants.InTenant(t.Context(), m.db.App, "ten_b", func(tx pgx.Tx) error {
 		_, err := Explain(t.Context(), tx, "ten_b", "req_1")
 		return err
 	})

@@ -91,6 +91,7 @@ CREATE TABLE ratings (
     ledger_txn    bigint, -- NULL where the differences of a batch made up for one another
     PRIMARY KEY (tenant_id, request_id, nth)
 );
+CREATE INDEX ratings_txn ON ratings (tenant_id, ledger_txn);
 
 ALTER TABLE ratings ENABLE ROW LEVEL SECURITY;
 ALTER TABLE ratings FORCE ROW LEVEL SECURITY;
