@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -205,7 +206,51 @@ func checkCatalogue(ctx context.Context, c *Config, app *pgxpool.Pool) []finding
 	for _, p := range snapshot.Pools() {
 		list = append(list, checkPool(ctx, p)...)
 	}
+	for _, m := range snapshot.Models() {
+		if m.Upstream == catalogue.ResponsesUpstream {
+			list = append(list, checkUpstream(ctx, snapshot, m)...)
+		}
+	}
 	return list
+}
+
+// checkUpstream looks for the Responses API at the endpoints of a model whose
+// responses are asked for there. An empty request has no answer, but one that
+// tells whether anybody reads it.
+func checkUpstream(ctx context.Context, snapshot *catalogue.Snapshot, m *catalogue.Model) (list []finding) {
+	for _, r := range m.Routes {
+		p, ok := snapshot.Pool(r.Pool)
+		if !ok {
+			continue
+		}
+		for _, e := range p.Endpoints {
+			about := fmt.Sprintf("model %s, /v1/responses of endpoint %s", m.Name, e.ID)
+			status, err := askNothing(ctx, e.URL+"/v1/responses")
+			switch {
+			case err != nil: // which is what the endpoint's own line says
+			case status == http.StatusNotFound, status == http.StatusMethodNotAllowed:
+				list = append(list, warning(about, "the model server has none, and the model says upstream: responses", "leave upstream out of the model, or start a server that has it"))
+			default:
+				list = append(list, fine(about))
+			}
+		}
+	}
+	return list
+}
+
+func askNothing(ctx context.Context, url string) (status int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader("{}"))
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	return res.StatusCode, res.Body.Close()
 }
 
 func checkPool(ctx context.Context, p *catalogue.Pool) []finding {

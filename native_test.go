@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -219,4 +220,29 @@ func nativeEvents(t *testing.T, w *whole, body string) (last gjson.Result, end s
 		}
 	}
 	return last, end
+}
+
+// A model may say that its servers have what they haven't: doctor looks.
+func TestDoctorMissesAnEnginesOwnResponses(t *testing.T) {
+	t.Parallel()
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/health" {
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(plain.Close)
+	in := installWith(t, strings.NewReplacer("ENGINE", startEngine(t), "pools:\n", "pools:\n  - {name: plain, endpoints: [{id: b, url: \""+plain.URL+"\", engine: vllm}]}\n",
+		"models:\n", "models:\n  - {name: mistaken, operations: [chat], upstream: responses, routes: [{pool: plain}]}\n").Replace(nativeCatalogue))
+	out := runWeir(t, in.dir, append(in.environment, "WEIR_STATE_DIR="+t.TempDir()), "doctor")
+	said := map[string]bool{}
+	for line := range strings.Lines(out) {
+		for _, about := range []string{"model native, /v1/responses of endpoint a", "model mistaken, /v1/responses of endpoint b"} {
+			if strings.Contains(line, about) {
+				said[about] = strings.Contains(line, "the model server has none")
+			}
+		}
+	}
+	if wrong, asked := said["model native, /v1/responses of endpoint a"]; wrong || !asked || !said["model mistaken, /v1/responses of endpoint b"] {
+		t.Errorf("doctor says\n%s", out)
+	}
 }
