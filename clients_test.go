@@ -30,6 +30,8 @@ models:
   - {name: scripted, operations: [chat], routes: [{pool: scripted}]}
   - {name: flaky, operations: [chat], routes: [{pool: flaky}]}
   - {name: busy, operations: [chat], routes: [{pool: busy}]}
+prices:
+  - {model: scripted, input: "0.10", output: "0.40"}
 `
 
 // scripts is what the model says for each feature.
@@ -146,6 +148,7 @@ type rig struct {
 	*installation
 	engine *scripted
 	url    string
+	paid   string // of a replica that serves nobody without credit
 }
 
 func startRig(t *testing.T) *rig {
@@ -160,6 +163,7 @@ func startRigWith(t *testing.T, catalogue string) *rig {
 	r := &rig{engine: newScripted(t, all)}
 	r.installation = installWith(t, strings.ReplaceAll(catalogue, "ENGINE", r.engine.url))
 	r.url, _ = r.serve(t)
+	r.paid, _ = r.serve(t, "WEIR_BILLING_MODE=enforce")
 	return r
 }
 
@@ -226,7 +230,7 @@ func clients() map[string]client {
 			"reasoning":                 notShown,
 			"an answer that is cut off": {outcome: "error", message: "Incomplete response returned, reason: max_output_tokens"},
 			"a rate limit":              {outcome: "completed", message: "429 Too Many Requests"}, // it waits as long as it is told to
-			"no credit left":            {outcome: "error", message: "has no credit left"},
+			"no credit left":            {outcome: "error", message: "The credit of this organization"},
 			"a model at capacity":       {outcome: "error", message: "Selected model is at capacity"},
 		}},
 	}
@@ -269,11 +273,11 @@ func clientProgram(dir, name string, args ...string) func(*testing.T, *rig, []st
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil && name != "node" {
 			t.Skipf("%s isn't there: make test-clients installs it where PyPI is reached", filepath.Join(dir, name))
 		}
-		wall := newPaywall(t)
+		wall := newPaywall(t, r)
 		cmd := exec.CommandContext(t.Context(), name, slices.Concat(args, features)...)
 		cmd.Dir = dir
 		cmd.Env = append(cleanEnvironment(), "WEIR_URL="+r.url, "WEIR_API_KEY="+r.key, "WEIR_LIMITED_KEY="+r.newKey(t, "--rpm", "1"),
-			"WEIR_POOR_URL="+wall.url, "WEIR_POOR_KEY=poor")
+			"WEIR_POOR_URL="+wall.url, "WEIR_POOR_KEY="+r.key)
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		if err := cmd.Run(); err != nil {

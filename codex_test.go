@@ -85,14 +85,14 @@ func (r *rig) codexFeature(t *testing.T, feature string) gjson.Result {
 		r.codexExec(t, work, key, "scripted", "[play text]")
 		return r.codexExec(t, work, key, "scripted", "[play text]")
 	case "no credit left":
-		wall := newPaywall(t)
+		wall := newPaywall(t, r)
 		defer func() {
 			// It takes a status that it doesn't know for a broken stream.
 			if n := wall.asked.Load(); n < 1 || n > 2 {
 				t.Errorf("codex asked %d times, and may retry once", n)
 			}
 		}()
-		return r.codexExecAt(t, wall.url, work, "poor", "scripted", "[play text]")
+		return r.codexExecAt(t, wall.url, work, r.key, "scripted", "[play text]")
 	case "a model at capacity":
 		return r.codexExec(t, work, r.key, "busy", "[play busy]")
 	default:

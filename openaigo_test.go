@@ -63,8 +63,8 @@ func goFeature(t *testing.T, r *rig, feature string) (*responses.Response, []str
 		res, err := limited.Responses.New(t.Context(), ask("scripted", "[play text]"))
 		return res, nil, err
 	case "no credit left":
-		wall := newPaywall(t)
-		poor := openai.NewClient(option.WithBaseURL(wall.url+"/v1"), option.WithAPIKey("poor"))
+		wall := newPaywall(t, r)
+		poor := openai.NewClient(option.WithBaseURL(wall.url+"/v1"), option.WithAPIKey(r.key))
 		res, err := poor.Responses.New(t.Context(), ask("scripted", "[play text]"))
 		wall.askedOnce(t)
 		return res, nil, err

@@ -1,30 +1,45 @@
 package main
 
 import (
+	"bytes"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 )
 
-// paywall answers as the gateway does where there is no credit left, whatever it
-// is asked.
+// paywall stands before a replica that sells for credit alone, to a tenant that
+// has none, and counts how often it is asked.
 type paywall struct {
 	url   string
 	asked atomic.Int64
 }
 
-func newPaywall(t *testing.T) *paywall {
+func newPaywall(t *testing.T, r *rig) *paywall {
 	t.Helper()
 	p := &paywall{}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, in *http.Request) {
 		p.asked.Add(1)
-		_, _ = io.Copy(io.Discard, r.Body)
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("X-Should-Retry", "false")
-		w.WriteHeader(http.StatusPaymentRequired)
-		_, _ = io.WriteString(w, `{"error":{"message":"Your organization has no credit left.","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}`)
+		body, err := io.ReadAll(in.Body)
+		if err != nil {
+			return // the client has left
+		}
+		out, err := http.NewRequestWithContext(in.Context(), in.Method, r.paid+in.URL.Path, bytes.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		out.Header = in.Header
+		res, err := http.DefaultTransport.RoundTrip(out)
+		if err != nil {
+			return
+		}
+		defer res.Body.Close()
+		maps.Copy(w.Header(), res.Header)
+		w.WriteHeader(res.StatusCode)
+		_, _ = io.Copy(w, res.Body)
 	}))
 	t.Cleanup(server.Close)
 	p.url = server.URL
