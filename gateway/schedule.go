@@ -101,6 +101,7 @@ func (x *exchange) request() scheduler.Request {
 		Reserved:     p.Plan.ReservedTokens,
 		TTL:          c.QueueTTL,
 		Exclude:      x.exclude,
+		Streams:      c.Stream,
 	}
 }
 

@@ -34,6 +34,7 @@ type endpoint struct {
 type prefill struct {
 	held    int     // the size of live
 	pending int     // uncached tokens; the sum of its leases' work
+	told    int     // of pending, what streams: its end is told when it comes
 	usual   average // of pending
 	tokens  int     // that its leases count for, in sum
 	busy    uint32  // the index's clock when it last began to have some

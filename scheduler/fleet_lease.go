@@ -6,12 +6,13 @@ import "time"
 type placed struct {
 	targets []Target
 
-	chain  *chain // until the engine has shown a token; nil: none
-	key    bindingKey
-	at     time.Time
-	work   int // uncached tokens, while they are pending
-	behind int // uncached tokens to be computed until its first token, when it was granted
-	scrape int // of the endpoint then
+	chain   *chain // until the engine has shown a token; nil: none
+	key     bindingKey
+	at      time.Time
+	streams bool // its first token will be told when it comes
+	work    int  // uncached tokens, while they are pending
+	behind  int  // uncached tokens to be computed until its first token, when it was granted
+	scrape  int  // of the endpoint then
 
 	stamp  uint32 // of its use of the cache
 	had    int    // blocks that the endpoint had of the prompt before
@@ -26,7 +27,7 @@ func (f *fleet) place(l *lease, c choice, r *Request, now time.Time) {
 	p.live[l] = struct{}{}
 	p.held = len(p.live)
 	l.placed = placed{
-		chain: r.chain, key: keyOf(r), at: now, work: max(r.InputTokens-c.cached, 1), scrape: p.scrape,
+		chain: r.chain, key: keyOf(r), at: now, work: max(r.InputTokens-c.cached, 1), streams: r.Streams, scrape: p.scrape,
 	}
 	if p.pending == 0 {
 		p.busy = f.prefix.clock
@@ -38,7 +39,7 @@ func (f *fleet) place(l *lease, c choice, r *Request, now time.Time) {
 			l.targets = append(l.targets, q.targets...)
 		}
 	}
-	f.pend(p, l.work, now)
+	f.pend(l, l.work, now)
 	p.unseen++
 	l.behind = p.pending
 	r.chain = nil
@@ -72,14 +73,18 @@ func (f *fleet) started(l *lease, now time.Time) {
 
 // computed takes the lease's prompt off the work that is pending.
 func (f *fleet) computed(l *lease, now time.Time) {
-	f.pend(l.endpoint, -l.work, now)
+	f.pend(l, -l.work, now)
 	l.work = 0
 	f.free(l.chain)
 	l.chain = nil
 }
 
 // pend changes the work that stands in front of who comes next.
-func (f *fleet) pend(p *endpoint, work int, now time.Time) {
+func (f *fleet) pend(l *lease, work int, now time.Time) {
+	p := l.endpoint
+	if l.streams {
+		p.told += work
+	}
 	p.usual.add(float64(p.pending), f.recency.weight(now))
 	p.pending += work
 }

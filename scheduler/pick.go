@@ -45,6 +45,7 @@ const (
 	leftFull       = "full"
 	leftFullTokens = "full_tokens"
 	leftSlowStart  = "slow_start"
+	leftPrefill    = "prefill"
 	leftExcluded   = "excluded"
 )
 
@@ -101,9 +102,9 @@ func (f *fleet) able(a *sheet) (again time.Time) {
 		a.live += p.held
 		a.limit += limit
 		switch {
-		case bar == "":
+		case bar == "" && !f.busy(p):
 			a.endpoints = append(a.endpoints, p)
-		case bar == leftFull && p.held < f.over(p, limit):
+		case bar == "", bar == leftFull && p.held < f.over(p, limit):
 			a.over = append(a.over, p)
 		default:
 			a.leave(bar, 1)
@@ -182,18 +183,36 @@ func (f *fleet) over(p *endpoint, limit int) int {
 	return limit + int(f.profile.headroom*float64(limit))
 }
 
-// stretch adds the full endpoints that have some of the request's prompt.
+// busy reports whether an endpoint has so much of prompts in front of it that
+// more can as well wait here.
+func (f *fleet) busy(p *endpoint) bool {
+	return f.profile.prefill > 0 && float64(p.told)*p.pace.slow >= f.profile.prefill
+}
+
+// stretch adds the full endpoints that have some of the request's prompt, and
+// the busy ones that have most of it.
 func (f *fleet) stretch(a *sheet) {
 	for _, p := range a.over {
+		home := a.session != nil && a.session.endpoint == p
+		busy := f.busy(p)
 		switch {
+		case busy && !home && !f.mostly(a, p):
+			a.leave(leftPrefill, 1)
+		case p.held < p.MaxConcurrency:
+			a.endpoints = append(a.endpoints, p)
 		case a.live >= a.limit:
 			a.leave(leftFull, 1)
-		case a.most > 0 && f.prefix.have(&p.cache) > 0, a.session != nil && a.session.endpoint == p:
+		case home, a.most > 0 && f.prefix.have(&p.cache) > 0:
 			a.endpoints = append(a.endpoints, p)
 		default:
 			a.leave(leftFull, 1)
 		}
 	}
+}
+
+// mostly reports whether the endpoint has at least half of the prompt.
+func (f *fleet) mostly(a *sheet, p *endpoint) bool {
+	return a.most > 0 && a.chain.part(f.prefix.have(&p.cache)) >= 0.5
 }
 
 // leave counts endpoints that were left out.

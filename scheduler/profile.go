@@ -15,8 +15,15 @@ type profile struct {
 	prefix    PrefixCache
 	slowStart time.Duration
 	headroom  float64 // part of its limit that an endpoint may hold beyond it, for what it has cached
+	prefill   float64 // tokens that stand in front at an endpoint of average pace when it takes no more prompts that are new to it; 0: no bound
 	chance    *rand.Rand
 }
+
+// ownPrefill is the prefill budget of Weir's own profile: about a second of an
+// engine's work. An engine computes prompts in the order in which they come, so
+// what waits there waits behind all that was sent before; what waits here goes
+// by band and turn. More than an engine needs to stay busy is better kept here.
+const ownPrefill = 16_384
 
 // ownHeadroom is the headroom of Weir's own profile.
 const ownHeadroom = 0.5
@@ -36,8 +43,11 @@ func compile(p Profile, seed uint64) profile {
 		chance:    chance(seed),
 	}
 	out.headroom = max(p.Headroom, 0)
-	if own && p.Headroom == 0 {
-		out.headroom = ownHeadroom
+	if own {
+		out.prefill = ownPrefill
+		if p.Headroom == 0 {
+			out.headroom = ownHeadroom
+		}
 	}
 	for _, x := range p.Filters {
 		if x.Kind == string(ConcurrencyDetector) {

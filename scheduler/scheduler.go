@@ -60,6 +60,7 @@ type Request struct {
 	TTFT     time.Duration // wanted time to first token, counted from QueuedAt; 0: none
 	Reserved int           // tokens of the pool that the flow is guaranteed at once while it wants them; 0: none
 	TTL      time.Duration // shortens the pool's own time limit in the queue; 0 leaves it, a negative one means not to wait
+	Streams  bool          // the first token will be told when it comes, and not with the end
 	Exclude  []string      // endpoints that this request should avoid, if others can take it
 
 	chain *chain // of Prompt

@@ -11,9 +11,10 @@ const (
 	// certain. It is dearer than computing that anew: who comes back for it often
 	// has to go elsewhere, and drives out others there.
 	evictionCost = 14
-	// laterTurns is how many more requests follow a new one and have to wait for
-	// what usually stands in front of them.
-	laterTurns = 1
+	// laterTurns is how many more turns of a session count that will have to wait
+	// for what usually stands in front. A request without a session is taken to
+	// have one more like it.
+	laterTurns = 4
 	// leaseCost is what a request costs that is being answered: it takes part
 	// in every step.
 	leaseCost = 64
@@ -39,6 +40,7 @@ type weighing struct {
 	prompt int     // blocks
 	most   int     // tokens of it that some endpoint has
 	copies float64 // price of one of these to an endpoint that has it not
+	turns  float64 // that count in later
 	now    float64 // weight of the time until now
 }
 
@@ -84,7 +86,10 @@ func rateWork(f *fleet, a *sheet, out []float64) {
 }
 
 func (f *fleet) weigh(a *sheet) weighing {
-	w := weighing{now: f.recency.weight(a.now)}
+	w := weighing{now: f.recency.weight(a.now), turns: 1}
+	if a.request.Session != "" {
+		w.turns = laterTurns
+	}
 	if a.chain != nil {
 		w.prompt = len(a.chain.hashes)
 	}
@@ -117,7 +122,7 @@ func (f *fleet) cost(a *sheet, w *weighing, i int) WorkCost {
 	}
 	if uncached >= f.blockTokens { // less begins nothing
 		fresh := float64(uncached) / float64(a.input)
-		c.Later = laterTurns * fresh * fresh * p.usual.mean(float64(p.pending), w.now)
+		c.Later = w.turns * fresh * fresh * p.usual.mean(float64(p.pending), w.now)
 	}
 	return c
 }

@@ -21,7 +21,7 @@ func TestWorkCostsWhatTheFormulaSays(t *testing.T) {
 			"a later turn pays for what others have as for all that has to be computed", 2,
 			[]WorkCost{
 				{Pace: 1, Uncached: 512, Extra: 7 * 512},
-				{Pace: 1, Ahead: 4096, Uncached: 512, Extra: 7 * 512, Later: 4096},
+				{Pace: 1, Ahead: 4096, Uncached: 512, Extra: 7 * 512, Later: 4 * 4096},
 				{Pace: 1, Ahead: 128, Uncached: 1},
 				{Pace: 1, Uncached: 256, Extra: 7 * 256},
 			},
@@ -30,7 +30,7 @@ func TestWorkCostsWhatTheFormulaSays(t *testing.T) {
 			"what a session begins with is shared by all, and a copy no burden", 1,
 			[]WorkCost{
 				{Pace: 1, Uncached: 512},
-				{Pace: 1, Ahead: 4096, Uncached: 512, Later: 4096},
+				{Pace: 1, Ahead: 4096, Uncached: 512, Later: 4 * 4096},
 				{Pace: 1, Ahead: 128, Uncached: 1},
 				{Pace: 1, Uncached: 256},
 			},

@@ -50,3 +50,28 @@ func TestAgentsFindWhatTheirSessionsLeft(t *testing.T) {
 		t.Errorf("%.2f turns a second, under round-robin %.2f", got.turns, plain.turns)
 	}
 }
+
+// Three pools in which sessions of agents are moved or crowded if the price of a
+// place is wrong.
+func TestAgentsMakeAsManyTurnsAsUnderLLMD(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		size   size
+		agents int
+	}{{size{8, 4000}, 32}, {size{8, 1500}, 24}, {size{16, 1000}, 32}} {
+		t.Run(tt.size.String(), func(t *testing.T) {
+			t.Parallel()
+			v, err := measureAgents(t.Context(), bubbles{t}, tt.size, []int{tt.agents}, []policy{llmd(), ours()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, other := v.find("ours", tt.agents), v.find("llm-d", tt.agents)
+			if got.turns < .95*other.turns {
+				t.Errorf("%.2f turns a second, under llm-d %.2f", got.turns, other.turns)
+			}
+			if got.tail > other.tail*105/100 {
+				t.Errorf("TTFT p95 is %v, under llm-d %v", got.tail, other.tail)
+			}
+		})
+	}
+}

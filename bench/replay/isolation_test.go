@@ -2,6 +2,7 @@ package main
 
 import (
 	"testing"
+	"time"
 )
 
 func TestTenTenantsGetTheirShares(t *testing.T) {
@@ -31,7 +32,7 @@ func TestChatStaysFastBesideBurstingAgents(t *testing.T) {
 	}
 	a, b := got.ttft("chat", .95), plain.ttft("chat", .95)
 	t.Logf("chat %v, round-robin %v; agents %v, %v; %d %d; hit %.3f %.3f of %.3f", a, b, got.ttft("agent", .95), plain.ttft("agent", .95), len(got.records), len(plain.records), got.hitRate(), plain.hitRate(), got.attainable(0))
-	if 2*a > b {
+	if a > 2*time.Second || 2*a > b {
 		t.Errorf("chat's TTFT p95 is %v, under round-robin %v", a, b)
 	}
 }

@@ -249,7 +249,7 @@ func (m *sim) send(r *request) error {
 	m.requests[r.id] = r
 	sr := scheduler.Request{
 		ID: strconv.Itoa(r.id), Flow: scheduler.Flow{FairnessID: r.tenant, Band: r.band}, Weight: r.weight,
-		Session: r.session, Turn: r.turn, Model: "m", InputTokens: r.input, OutputTokens: r.output,
+		Session: r.session, Turn: r.turn, Model: "m", Streams: true, InputTokens: r.input, OutputTokens: r.output,
 	}
 	if m.policy.prompts {
 		sr.Prompt = [][]byte{promptOf(r)}
