@@ -155,6 +155,9 @@ func (b *Book) resolve(tenant tenants.ID, spec *PriceSpec, now time.Time) (p Pri
 	}
 	old := inEffect(known, p.EffectiveFrom)
 	published := old != nil && old.EffectiveFrom.Equal(p.EffectiveFrom)
+	if published && len(spec.Tiers) == 0 {
+		p.Tiers = old.Tiers // what is left out repeats what was published then, before there were tiers too
+	}
 	switch {
 	case published && old.sameTerms(&p):
 		return *old, false, nil

@@ -98,6 +98,10 @@ func TestPricesAreNeverEdited(t *testing.T) {
 		{Model: "m", Version: 1, EffectiveFrom: published, Tiers: DefaultTiers(), Input: 100_000, CachedInput: 100_000, Output: 400_000, Reasoning: 400_000},
 		{Model: "m", Version: 2, EffectiveFrom: future, Tiers: DefaultTiers(), Input: 50_000, CachedInput: 50_000, Output: 200_000, Reasoning: 200_000},
 	})
+	book = book.With([]Price{{
+		Model: "old", Version: 3, EffectiveFrom: published, Tiers: Tiers{wholeTier, wholeTier, wholeTier, wholeTier},
+		Input: 1_000_000, CachedInput: 1_000_000, Output: 2_000_000, Reasoning: 2_000_000,
+	}})
 	spec := func(model, input, output string, from *time.Time) PriceSpec {
 		return PriceSpec{Model: model, Input: input, Output: output, EffectiveFrom: from}
 	}
@@ -111,6 +115,8 @@ func TestPricesAreNeverEdited(t *testing.T) {
 		{"what differs is in effect from now", []PriceSpec{spec("m", "0.1", "0.5", nil)}, []time.Time{now}, nil},
 		{"a time to come", []PriceSpec{spec("m", "0.1", "0.5", new(now.Add(time.Hour)))}, []time.Time{now.Add(time.Hour)}, nil},
 		{"a published version, again", []PriceSpec{spec("m", "0.1", "0.4", &published), spec("m", "0.05", "0.2", &future)}, nil, nil},
+		{"a published version from before there were tiers", []PriceSpec{spec("old", "1", "2", &published)}, nil, nil},
+		{"the same, from now on", []PriceSpec{spec("old", "1", "2", nil)}, []time.Time{now}, nil},
 		{"a published version, changed", []PriceSpec{spec("m", "0.05", "0.3", &future)}, nil, ErrPrice},
 		{"the past of a priced model", []PriceSpec{spec("m", "0.1", "0.5", &past)}, nil, ErrPrice},
 		{"the past of a new model", []PriceSpec{spec("new", "0.1", "0.5", &past)}, []time.Time{past}, nil},
