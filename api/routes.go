@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"slices"
 
@@ -59,14 +60,12 @@ func (s *Server) handle(rt route) echo.HandlerFunc {
 	}
 }
 
-// infer runs an inference request, from its bytes to the end of its answer.
+// infer runs an inference request, from its bytes to the end of its answer. Its
+// frames lie on the stack for as long as a stream lasts, so what a request is
+// understood with has frames of its own.
 func (s *Server) infer(op gateway.Operation) func(*exchange) error {
 	return func(x *exchange) error {
 		r := x.Request()
-		ttl, err := inference.QueueTTL(r.Header.Get(headerQueueTTL))
-		if err != nil {
-			return err
-		}
 		body, err := s.readBody(x)
 		if err != nil {
 			return err
@@ -74,25 +73,39 @@ func (s *Server) infer(op gateway.Operation) func(*exchange) error {
 		defer body.release()
 		ctx, release := s.keys.Guard(r.Context(), x.principal)
 		defer release()
-		req, err := s.parser.Parse(inference.Input{
-			Operation: op, Principal: x.principal, Models: s.catalogue(), Body: body.bytes, Alloc: body.alloc, Done: r.Context().Done(),
-			Media: s.loadFor(ctx, x.principal),
-		})
+		req, err := s.understand(ctx, x, op, body)
 		if err != nil {
 			return err
 		}
-		req.Call.ID, req.Call.ClientRequestID = x.id, clientRequestID(r.Header)
-		req.Call.QueueTTL, req.Call.ReceivedAt = ttl, x.receivedAt
-		req.Call.Alloc, req.Call.Sent = body.alloc, body.release
 		out := s.newSink(x, req.Ignored)
 		defer out.close()
-		sink, err := s.keepChat(x, &req, out)
+		sink, err := s.keepChat(x, req, out)
 		if err != nil {
 			return err
 		}
 		x.ran = true
 		return s.gateway.Run(ctx, req.Call, sink)
 	}
+}
+
+// understand makes a call of the request's body and headers.
+func (s *Server) understand(ctx context.Context, x *exchange, op gateway.Operation, body *body) (*inference.Request, error) {
+	r := x.Request()
+	ttl, err := inference.QueueTTL(r.Header.Get(headerQueueTTL))
+	if err != nil {
+		return nil, err
+	}
+	req, err := s.parser.Parse(inference.Input{
+		Operation: op, Principal: x.principal, Models: s.catalogue(), Body: body.bytes, Alloc: body.alloc, Done: r.Context().Done(),
+		Media: s.loadFor(ctx, x.principal),
+	})
+	if err != nil {
+		return nil, err
+	}
+	req.Call.ID, req.Call.ClientRequestID = x.id, clientRequestID(r.Header)
+	req.Call.QueueTTL, req.Call.ReceivedAt = ttl, x.receivedAt
+	req.Call.Alloc, req.Call.Sent = body.alloc, body.release
+	return &req, nil
 }
 
 const maxClientRequestID = 128

@@ -126,11 +126,8 @@ func (x *exchange) post(ctx context.Context, w *watch, trip *upstream.Trip) (*ht
 		x.endpoint, x.hideCache = target.Endpoint, !x.g.isolates(x.pool, target, x.call.Operation)
 		x.exclude = append(x.exclude, target.Endpoint)
 		w.wait(ConnectFailed, x.times.Connect)
-		endpoint := x.pool.Endpoint(target.Endpoint)
-		resp, err := x.g.engines.post(ctx, trip, destination{
-			target: target, endpoint: endpoint, path: x.call.Operation.Path(),
-			accept: accept, requestID: attemptID(x.call.ID, x.attempts),
-		}, x.bodyFor(endpoint))
+		to, body := x.destination(target, accept)
+		resp, err := x.g.engines.post(ctx, trip, to, body)
 		switch {
 		case err == nil:
 			return resp, nil
@@ -143,6 +140,14 @@ func (x *exchange) post(ctx context.Context, w *watch, trip *upstream.Trip) (*ht
 		}
 	}
 	return nil, failure
+}
+
+// destination is where the attempt goes, and with which body.
+func (x *exchange) destination(target scheduler.Target, accept string) (*destination, []byte) {
+	endpoint := x.pool.Endpoint(target.Endpoint)
+	to := newDestination(target, &endpoint)
+	to.path, to.accept, to.requestID = x.call.Operation.Path(), accept, attemptID(x.call.ID, x.attempts)
+	return to, x.bodyFor(&endpoint)
 }
 
 // refused reads why an engine didn't answer.

@@ -32,7 +32,7 @@ type endpoints interface {
 // works beside its accelerator. The error is an *Error; NotCounted where the
 // engine has no tokenizer to ask.
 func (g *Gateway) CountTokens(ctx context.Context, c Call) (int64, error) {
-	x := newExchange(g, c, nil)
+	x := newExchange(g, &c, nil)
 	n, err := x.count(ctx)
 	if err != nil {
 		return 0, err
@@ -65,9 +65,11 @@ func (x *exchange) tokenize(ctx context.Context) (int64, *Error) {
 	c.Stream = false
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
-	to := destination{target: target, endpoint: x.pool.Endpoint(target.Endpoint), accept: "application/json", requestID: attemptID(x.call.ID, 1)}
+	endpoint := x.pool.Endpoint(target.Endpoint)
+	to := newDestination(target, &endpoint)
+	to.accept, to.requestID = "application/json", attemptID(x.call.ID, 1)
 	body := engineBody(&c, x.model, x.pool, x.g.engines.cacheSalt(x.call.Principal.Tenant, x.model.Name))
-	if to.endpoint.Engine == llamaCPP {
+	if to.engine == llamaCPP {
 		return x.countInSteps(ctx, to, body)
 	}
 	to.path = "/tokenize"
@@ -85,7 +87,7 @@ var errNoCount = errors.New("a tokenizer's answer without a count")
 
 // countInSteps asks llama.cpp, which renders the template and tokenizes it in
 // two calls.
-func (x *exchange) countInSteps(ctx context.Context, to destination, body []byte) (int64, *Error) {
+func (x *exchange) countInSteps(ctx context.Context, to *destination, body []byte) (int64, *Error) {
 	to.path = "/apply-template"
 	rendered, err := x.ask(ctx, to, body)
 	if err != nil {
@@ -128,7 +130,7 @@ func (x *exchange) anyTarget() (scheduler.Target, bool) {
 }
 
 // ask sends one question that is no exchange.
-func (x *exchange) ask(ctx context.Context, to destination, body []byte) (gjson.Result, *Error) {
+func (x *exchange) ask(ctx context.Context, to *destination, body []byte) (gjson.Result, *Error) {
 	resp, err := x.g.engines.post(ctx, &upstream.Trip{}, to, body)
 	if err != nil {
 		return gjson.Result{}, x.unanswered(ctx, err)
@@ -148,7 +150,7 @@ func (x *exchange) ask(ctx context.Context, to destination, body []byte) (gjson.
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		return gjson.Result{}, &Error{Cause: NotCounted, Param: "model", Err: e}
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
-		if to.endpoint.Engine == "sglang" { // those that tokenize plain prompts alone say that one is missing
+		if to.engine == "sglang" { // those that tokenize plain prompts alone say that one is missing
 			return gjson.Result{}, &Error{Cause: NotCounted, Param: "model", Err: e}
 		}
 	}

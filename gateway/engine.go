@@ -147,15 +147,15 @@ func engineName(m *catalogue.Model) string {
 // post sends one attempt and returns the answer, whatever its status. The body
 // is bytes in memory: one that were still read from the caller could be cut by
 // the server's own reading, in mid-stream.
-func (e *engines) post(ctx context.Context, trip *upstream.Trip, to destination, body []byte) (*http.Response, error) {
-	client, err := e.client(trustOf(to.endpoint))
+func (e *engines) post(ctx context.Context, trip *upstream.Trip, to *destination, body []byte) (*http.Response, error) {
+	client, err := e.client(to.trust)
 	if err != nil {
 		return nil, err
 	}
 	header := make([][2]string, 0, 5+len(to.target.Headers))
 	header = append(header, [2]string{"Content-Type", "application/json"}, [2]string{"Accept", to.accept},
 		[2]string{"X-Request-Id", to.requestID}, [2]string{"User-Agent", "weir"})
-	if name := to.endpoint.APIKeyEnv; name != "" && e.secrets != nil {
+	if name := to.keyEnv; name != "" && e.secrets != nil {
 		header = append(header, [2]string{"Authorization", "Bearer " + e.secrets(name)})
 	}
 	return client.Do(ctx, &upstream.Request{
@@ -166,10 +166,17 @@ func (e *engines) post(ctx context.Context, trip *upstream.Trip, to destination,
 // destination is where and as what one attempt goes.
 type destination struct {
 	target    scheduler.Target
-	endpoint  catalogue.Endpoint
+	engine    string // its kind
+	trust     trust
+	keyEnv    string // variable with the engine's key; empty: none
 	path      string
 	accept    string
 	requestID string // "<request id>.<attempt>"
+}
+
+// newDestination is the target, with what the catalogue says of its endpoint.
+func newDestination(t scheduler.Target, e *catalogue.Endpoint) *destination {
+	return &destination{target: t, engine: e.Engine, trust: trustOf(*e), keyEnv: e.APIKeyEnv}
 }
 
 // client returns the one that trusts so. There are as many as the catalogue

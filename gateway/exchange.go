@@ -64,11 +64,12 @@ type exchange struct {
 	finished bool
 }
 
-func newExchange(g *Gateway, c Call, sink Sink) *exchange {
+func newExchange(g *Gateway, c *Call, sink Sink) *exchange {
+	x := &exchange{g: g, call: *c, out: &answer{sink: sink}}
 	if c.ReceivedAt.IsZero() {
-		c.ReceivedAt = time.Now()
+		x.call.ReceivedAt = time.Now()
 	}
-	return &exchange{g: g, call: c, out: &answer{sink: sink}}
+	return x
 }
 
 // run is the exchange's course. On success it has finished, on failure its

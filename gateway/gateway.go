@@ -149,7 +149,7 @@ func (g *Gateway) Close() { g.engines.close() }
 // ends with a cause of tenants.ErrRevoked ends the exchange as KeyRevoked, and
 // any other ended ctx as ClientGone.
 func (g *Gateway) Run(ctx context.Context, c Call, sink Sink) (err error) {
-	x := newExchange(g, c, sink)
+	x := newExchange(g, &c, sink)
 	var failure *Error
 	defer func() {
 		if p := recover(); p != nil {

@@ -137,9 +137,10 @@ func (g *Gateway) cachedTokens(ctx context.Context, by probe, t scheduler.Target
 	default:
 	}
 	body := fmt.Sprintf(`{"model":%s,"cache_salt":%s,`+ask+`}`, quoteJSON(engineName(by.model)), quoteJSON(salt), quoteJSON(prompt))
-	resp, err := g.engines.post(ctx, &upstream.Trip{}, destination{
-		target: t, endpoint: by.pool.Endpoint(t.Endpoint), path: by.op.Path(), accept: "application/json", requestID: "isolation." + rand.Text(),
-	}, []byte(body))
+	endpoint := by.pool.Endpoint(t.Endpoint)
+	to := newDestination(t, &endpoint)
+	to.path, to.accept, to.requestID = by.op.Path(), "application/json", "isolation."+rand.Text()
+	resp, err := g.engines.post(ctx, &upstream.Trip{}, to, []byte(body))
 	if err != nil {
 		return 0, err
 	}

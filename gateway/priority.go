@@ -8,7 +8,7 @@ import (
 
 // bodyFor is what to send to an endpoint: the lease's body and, where the
 // pool's document wants that, the priority.
-func (x *exchange) bodyFor(e catalogue.Endpoint) []byte {
+func (x *exchange) bodyFor(e *catalogue.Endpoint) []byte {
 	if !x.tellPriority {
 		return x.lease.Body()
 	}

@@ -53,7 +53,8 @@ type rewriter struct {
 	hideCache bool // the caller may not know what came from a cache
 
 	old, new []byte // the model member as this engine writes it, and as we do
-	head     []byte // start of a chunk of our own, where one may be needed
+	first    []byte // the first chunk, of which the head is made when it is needed
+	head     []byte // start of a chunk of our own
 	closed   bool   // the closing usage chunk has passed
 	output   bool   // some event had output
 	calls    toolCalls
@@ -95,8 +96,8 @@ func (r *rewriter) chunk(out, p []byte) ([]byte, *Error) {
 	if err := engineError(p); err != nil {
 		return out, err
 	}
-	if r.head == nil && (r.usage || r.cuttable) {
-		r.learnHead(p)
+	if r.first == nil && (r.usage || r.cuttable) {
+		r.keepFirst(p)
 	}
 	if r.cuttable {
 		r.noteFinish(p)

@@ -26,7 +26,7 @@ func (r *rewriter) noteFinish(p []byte) {
 // cut ends the choices that the engine hasn't, and tells the usage to who asked.
 func (r *rewriter) cut(out []byte, choices int) (shown []byte, open bool) {
 	r.meter.cut = true
-	if r.head == nil {
+	if r.ownHead() == nil {
 		r.head = append(append(append([]byte(`{`+modelKey), r.model...), r.tier...), ',')
 	}
 	delta := `"delta":{}`

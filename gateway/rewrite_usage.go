@@ -77,7 +77,7 @@ func lastChunk(p []byte) bool {
 // closing appends what has to stand before the end marker: the usage chunk
 // that the caller asked for, where the engine sent none in its canonical form.
 func (r *rewriter) closing(out []byte) []byte {
-	if !r.usage || r.closed || r.head == nil {
+	if !r.usage || r.closed || r.ownHead() == nil {
 		return out
 	}
 	r.closed = true
@@ -109,6 +109,28 @@ func appended(p []byte, s span, member []byte) splice {
 		member = append([]byte{','}, member...)
 	}
 	return splice{from: at, to: at, with: member}
+}
+
+// maxFirst is up to how many bytes the first chunk is kept whole: few streams
+// need a chunk of our own, and those do at their end.
+const maxFirst = 1 << 10
+
+func (r *rewriter) keepFirst(p []byte) {
+	if len(p) <= maxFirst {
+		r.first = bytes.Clone(p)
+		return
+	}
+	r.first = []byte{}
+	r.learnHead(p)
+}
+
+// ownHead is the start of a chunk of our own; nil where no chunk came, or one
+// without an id.
+func (r *rewriter) ownHead() []byte {
+	if r.head == nil && len(r.first) > 0 {
+		r.learnHead(r.first)
+	}
+	return r.head
 }
 
 // learnHead keeps of the first chunk what a chunk of our own needs.

@@ -64,9 +64,9 @@ func (e Endpoint) Draining() bool { return e.Drain != nil && *e.Drain }
 // catalogue doesn't list was discovered, or named by a remote scheduler: its
 // key and CA are the pool's own, never what was discovered says.
 func (p *Pool) Endpoint(id string) Endpoint {
-	for _, e := range p.Endpoints {
-		if e.ID == id {
-			return p.withDefaults(e)
+	for i := range p.Endpoints { // there may be thousands, and this is asked for each request
+		if p.Endpoints[i].ID == id {
+			return p.withDefaults(p.Endpoints[i])
 		}
 	}
 	e := Endpoint{}
@@ -91,8 +91,15 @@ func (p *Pool) withDefaults(e Endpoint) Endpoint {
 
 // RunsOn reports whether some endpoint of the pool is of this engine.
 func (p *Pool) RunsOn(engine string) bool {
-	return p.Discovery != nil && p.Discovery.Endpoint.Engine == engine ||
-		slices.ContainsFunc(p.Endpoints, func(e Endpoint) bool { return e.Engine == engine })
+	if p.Discovery != nil && p.Discovery.Endpoint.Engine == engine {
+		return true
+	}
+	for i := range p.Endpoints { // by index, as this too is asked for each request
+		if p.Endpoints[i].Engine == engine {
+			return true
+		}
+	}
+	return false
 }
 
 // keepDrained carries drains over to pools and endpoints that say nothing of
