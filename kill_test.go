@@ -403,4 +403,5 @@ func (k *killing) settled() {
 	if err != nil || overbilled > 0 {
 		k.t.Errorf("%d orphans were billed for more than was made: %v", overbilled, err)
 	}
+	runWeir(k.t, k.dir, k.environment, "ledger", "check") // fails the test when something doesn't add up
 }
