@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 func (m *money) books() *Books { return NewBooks(slog.New(slog.DiscardHandler), m.db.Worker, nil) }
@@ -192,5 +193,42 @@ func TestMoneyIsWrittenAsItIsRead(t *testing.T) {
 		if got, err := ParseNano(text); err == nil {
 			t.Errorf("%q reads as %d", text, got)
 		}
+	}
+}
+
+func TestBooksTurnCreditAndTellOfFaults(t *testing.T) {
+	t.Parallel()
+	m := newMoney(t)
+	m.number(`SELECT lot FROM weir_credit('ten_a', 'free', 100, 'old', '', now() - interval '2 hours', now() - interval '1 hour')`)
+	m.settle(paying("req_1", 40))
+	reg := prometheus.NewRegistry()
+	var log syncBuffer
+	books := NewBooks(slog.New(slog.NewJSONHandler(&log, nil)), m.db.Worker, reg)
+	if err := books.Turn(t.Context()); err != nil || m.balance("ten_a") != 0 {
+		t.Errorf("a balance of %d after all expired, %v", m.balance("ten_a"), err)
+	}
+	imbalance := func() (nano float64) {
+		t.Helper()
+		now := time.Now()
+		if err := books.Watch(t.Context(), now.Add(-time.Hour), now); err != nil {
+			t.Fatal(err)
+		}
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "weir_ledger_imbalance_nano" {
+				nano = f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return nano
+	}
+	if got := imbalance(); got != 0 {
+		t.Errorf("an imbalance of %v", got)
+	}
+	exec(t, m.db, `UPDATE wallets SET balance_nano = balance_nano - 3`)
+	if got := imbalance(); got != 3 || !strings.Contains(log.String(), `"rule":"balance"`) {
+		t.Errorf("an imbalance of %v, and in the log: %s", got, log.String())
 	}
 }

@@ -182,8 +182,11 @@ func (l *ledgerModel) turn(*rapid.T) {
 	l.m.number(`SELECT opened FROM weir_turn_lots(1000)`)
 	for _, lot := range l.lots {
 		if lot.expired {
-			held, _ := l.held()
-			lot.remaining -= max(0, min(lot.remaining, l.balance()-held))
+			expires := lot.remaining
+			if held, _ := l.held(); held > 0 {
+				expires = max(0, min(expires, l.balance()-held))
+			}
+			lot.remaining -= expires
 		}
 	}
 }

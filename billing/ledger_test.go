@@ -2,6 +2,7 @@ package billing
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -351,5 +352,32 @@ func TestASpooledReceiptIsBookedWhenItIsReplayed(t *testing.T) {
 	}
 	if rules := m.faults(); rules != nil {
 		t.Errorf("broken: %v", rules)
+	}
+}
+
+func TestALiftedCapLeavesWhatIsUnderWayToBeBilled(t *testing.T) {
+	t.Parallel()
+	m := newMoney(t)
+	m.credit("paid", 1000, "top-up")
+	if left, err := Allot(t.Context(), m.db.Worker, Allotment{Tenant: "ten_a", Node: "key_a", Scope: "key", SetNano: new(int64(50)), AddNano: 50}); err != nil || left != 100 {
+		t.Fatalf("a cap of %d, %v", left, err)
+	}
+	if _, err := Allot(t.Context(), m.db.Worker, Allotment{Tenant: "ten_a", Node: "ten_a", Scope: "project", AddNano: 50}); !errors.Is(err, ErrBooking) {
+		t.Errorf("a tenant's own wallet was topped up: %v", err)
+	}
+	got := m.draw(100, 100, "r1", "ten_a", "key_a")
+	for i, want := range []bool{true, false} {
+		if lifted, err := LiftCap(t.Context(), m.db.Worker, "ten_a", "key_a"); err != nil || lifted != want {
+			t.Errorf("lifting %d: %v, %v", i, lifted, err)
+		}
+	}
+	if lifted, err := LiftCap(t.Context(), m.db.Worker, "ten_a", "ten_a"); err != nil || lifted {
+		t.Errorf("a tenant's own wallet was removed: %v, %v", lifted, err)
+	}
+	m.settle(paying("req_1", 70, *got[0].Chunk, *got[1].Chunk))
+	wallets, err := ListWallets(t.Context(), m.db.Worker, Wallet{}, 10)
+	want := []Wallet{{Tenant: "ten_a", Node: "ten_a", Scope: "tenant", BalanceNano: 930, HeldNano: 30}}
+	if diff := cmp.Diff(want, wallets); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }

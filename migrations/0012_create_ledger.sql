@@ -907,7 +907,10 @@ BEGIN
             opened := opened + 1;
             CONTINUE;
         END IF;
-        SELECT least(l.remaining_nano, weir_free(due.tenant_id)) INTO taken
+        SELECT CASE WHEN EXISTS (SELECT FROM chunks c WHERE c.tenant_id = due.tenant_id AND c.node = due.tenant_id AND c.left_nano > 0)
+                    THEN least(l.remaining_nano, weir_free(due.tenant_id))
+                    ELSE l.remaining_nano
+               END INTO taken
           FROM credit_lots l WHERE l.tenant_id = due.tenant_id AND l.id = due.id;
         CONTINUE WHEN taken <= 0;
         txn := nextval('ledger_transactions_id_seq');
