@@ -47,9 +47,10 @@ func (a *average) add(number, weight float64) {
 	a.until = weight
 }
 
-// mean is the average, the number being so much since it was last added to.
-func (a *average) mean(number, weight float64) float64 {
-	return (a.sum + number*(weight-a.until)) / weight
+// times is the average times the weight of now, the number being so much since
+// it was last added to.
+func (a *average) times(number, weight float64) float64 {
+	return a.sum + number*(weight-a.until)
 }
 
 func (a *average) rebase(by float64) { a.sum, a.until = a.sum/by, a.until/by }

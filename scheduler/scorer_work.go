@@ -40,8 +40,8 @@ type weighing struct {
 	prompt int     // blocks
 	most   int     // tokens of it that some endpoint has
 	copies float64 // price of one of these to an endpoint that has it not
-	turns  float64 // that count in later
 	now    float64 // weight of the time until now
+	turns  float64 // that count in later, over that
 }
 
 // rateWork is WorkScorer: the least cost of all divided by the endpoint's.
@@ -86,9 +86,10 @@ func rateWork(f *fleet, a *sheet, out []float64) {
 }
 
 func (f *fleet) weigh(a *sheet) weighing {
-	w := weighing{now: f.recency.weight(a.now), turns: 1}
+	now := f.recency.weight(a.now)
+	w := weighing{now: now, turns: 1 / now}
 	if a.request.Session != "" {
-		w.turns = laterTurns
+		w.turns = laterTurns / now
 	}
 	if a.chain != nil {
 		w.prompt = len(a.chain.hashes)
@@ -122,7 +123,7 @@ func (f *fleet) cost(a *sheet, w *weighing, i int) WorkCost {
 	}
 	if uncached >= f.blockTokens { // less begins nothing
 		fresh := float64(uncached) / float64(a.input)
-		c.Later = w.turns * fresh * fresh * p.usual.mean(float64(p.pending), w.now)
+		c.Later = w.turns * fresh * fresh * p.usual.times(float64(p.pending), w.now)
 	}
 	return c
 }

@@ -125,20 +125,20 @@ func TestAnAverageIsOfTheLatestTime(t *testing.T) {
 	at := func(d time.Duration) float64 { return r.weight(now.Add(d)) }
 	a.add(0, at(0))
 	a.add(100, at(recencyHalfLife))
-	if got := a.mean(0, at(recencyHalfLife)); math.Abs(got-50) > 1e-9 {
+	if got := a.times(0, at(recencyHalfLife)) / at(recencyHalfLife); math.Abs(got-50) > 1e-9 {
 		t.Errorf("100 for a half-life, and nothing before, is %v in the mean", got)
 	}
-	if got := a.mean(0, at(3*recencyHalfLife)); math.Abs(got-12.5) > 1e-9 {
+	if got := a.times(0, at(3*recencyHalfLife)) / at(3*recencyHalfLife); math.Abs(got-12.5) > 1e-9 {
 		t.Errorf("two half-lives later it is %v", got)
 	}
 	later := now.Add(recencyRebase + recencyHalfLife)
-	before := a.mean(8, r.weight(later))
+	before := a.times(8, r.weight(later)) / r.weight(later)
 	if by := r.rebase(later); by == 1 {
 		t.Error("weights grow without a bound")
 	} else {
 		a.rebase(by)
 	}
-	if got := a.mean(8, r.weight(later)); math.Abs(got-before) > 1e-9 {
+	if got := a.times(8, r.weight(later)) / r.weight(later); math.Abs(got-before) > 1e-9 {
 		t.Errorf("a new beginning makes %v of %v", got, before)
 	}
 }
