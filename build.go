@@ -16,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"weir/api"
@@ -228,14 +227,6 @@ func (p *program) buildLimits() (limitStore, error) {
 	p.limits = admission.NewRedis(p.log, client, admission.RedisConfig{Replicas: p.live, Journal: journal})
 	p.background = append(p.background, p.limits.Run)
 	return p.limits, nil
-}
-
-func openRedis(c *Config) (*redis.Client, error) {
-	client, err := admission.Client(c.RedisURL.Reveal())
-	if err != nil {
-		return nil, fmt.Errorf("WEIR_REDIS_URL: %w", err)
-	}
-	return client, nil
 }
 
 func (p *program) buildGateway(limits limitStore, registry *prometheus.Registry) {

@@ -50,6 +50,10 @@ type Config struct {
 	DatabaseURL    Secret   // role weir_app
 	WorkerURL      Secret   // role weir_worker
 	OwnerURL       Secret   // migrations only
+	RedisUser      Secret
+	RedisPassword  Secret
+	RedisCA        string
+	RedisPlaintext string // on, off
 	RedisURL       Secret
 	StateDir       string
 	Peppers        tenants.Peppers

@@ -158,20 +158,6 @@ func checkTLS(c *Config) finding {
 	return fine("tls")
 }
 
-func checkRedis(ctx context.Context, c *Config) finding {
-	client, err := openRedis(c)
-	if err != nil {
-		return fault("redis", err.Error(), "correct WEIR_REDIS_URL: redis://user:password@host:6379/0, or rediss:// for TLS")
-	}
-	defer func() { _ = client.Close() }()
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	if err := client.Ping(ctx).Err(); err != nil {
-		return warning("redis", err.Error(), "start it; until then each replica counts for itself, with limits divided by the number of replicas")
-	}
-	return fine("redis")
-}
-
 func checkSchema(ctx context.Context, c *Config, app, worker *pgxpool.Pool) []finding {
 	pending, err := migrations.Pending(ctx, c.DatabaseURL.Reveal())
 	if err != nil {

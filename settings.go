@@ -41,6 +41,10 @@ func settings() []setting {
 		{name: "worker_database_url", help: "Postgres as weir_worker", secret: true, set: hidden(func(c *Config) *Secret { return &c.WorkerURL })},
 		{name: "owner_database_url", help: "Postgres as the owner of the schema; only `weir migrate` (and `weir dev`) uses it", secret: true, set: hidden(func(c *Config) *Secret { return &c.OwnerURL })},
 		{name: "redis_url", help: "Redis for limits that several replicas share", secret: true, set: hidden(func(c *Config) *Secret { return &c.RedisURL })},
+		{name: "redis_user", help: "its user, over the one in the URL", secret: true, set: hidden(func(c *Config) *Secret { return &c.RedisUser })},
+		{name: "redis_password", help: "the user's password, over the one in the URL", secret: true, set: hidden(func(c *Config) *Secret { return &c.RedisPassword })},
+		{name: "redis_ca_file", help: "certificates that sign Redis' own, where its URL is rediss://; without it the system's", set: text(func(c *Config) *string { return &c.RedisCA })},
+		{name: "redis_plaintext", help: "whether Redis on another machine may be used without TLS: on or off", preset: "off", set: oneOf(func(c *Config) *string { return &c.RedisPlaintext }, "on", "off")},
 		{name: "state_dir", help: "folder for what must outlive the process (the receipt spool)", preset: ".weir", set: text(func(c *Config) *string { return &c.StateDir })},
 		{name: "keys_pepper", help: "secrets of the stored API keys: VERSION:BASE64 of 32 random bytes or more; older ones, still accepted, after commas", secret: true, set: func(c *Config, v string) (err error) {
 			c.Peppers, err = tenants.ParsePeppers(v)

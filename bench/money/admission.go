@@ -95,7 +95,7 @@ func (h *house) redis(ctx context.Context, background *sync.WaitGroup) (*admissi
 		return nil, "", fmt.Errorf("redis-server (make test installs it): %w", err)
 	}
 	background.Go(func() { _ = cmd.Wait() })
-	client, err := admission.Client("redis://127.0.0.1:" + port)
+	client, err := admission.Client(admission.ClientConfig{URL: "redis://127.0.0.1:" + port})
 	if err != nil {
 		return nil, "", err
 	}

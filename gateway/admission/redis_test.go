@@ -171,7 +171,7 @@ func TestRedisRepeatedCallIsCorrectedWhereItWasCharged(t *testing.T) {
 // newRedis is a store whose calls may take long: the machine of a test may be busy.
 func newRedis(tb testing.TB, addr string, cfg admission.RedisConfig) *admission.Redis {
 	tb.Helper()
-	client, err := admission.Client("redis://" + addr)
+	client, err := admission.Client(admission.ClientConfig{URL: "redis://" + addr})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -501,7 +501,7 @@ func TestRedisKeepsNothingOfAnIdleTenant(t *testing.T) {
 func TestClientErrorsHideThePassword(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"redis://:s3cret@127.0.0.1:bad", "http://:s3cret@127.0.0.1", "redis://:s3cret@[::1"} {
-		if _, err := admission.Client(url); err == nil || strings.Contains(err.Error(), "s3cret") {
+		if _, err := admission.Client(admission.ClientConfig{URL: url}); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("error = %v, want one without the password", err)
 		}
 	}
