@@ -106,7 +106,9 @@ func TestMetricsHaveTheNamesAndLabelsOfLLMD(t *testing.T) {
 	<-arrived
 	got, want := labelsOf(t, h.metrics), llmdMetrics()
 	leave()
-	<-ended
+	if err := <-ended; causeOf(err) != gateway.ClientGone {
+		t.Errorf("the one that ran ended as %v", err)
+	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if labels, has := got[name]; !has {
 			t.Errorf("no %s", name)

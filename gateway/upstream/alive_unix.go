@@ -26,8 +26,8 @@ func alive(c net.Conn) bool {
 	stands := false
 	err = raw.Read(func(fd uintptr) bool {
 		var b [1]byte
-		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)  //nolint:gosec // a descriptor
-		stands = err == syscall.EAGAIN || err == syscall.EWOULDBLOCK || err == syscall.EINTR //nolint:errorlint // a number of the system's
+		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		stands = err == syscall.EAGAIN || err == syscall.EWOULDBLOCK || err == syscall.EINTR
 		return true
 	})
 	return err == nil && stands

@@ -62,9 +62,9 @@ func (c *conn) close() {
 	if c.stop != nil {
 		c.stop()
 	}
-	_ = c.Conn.Close()
+	_ = c.Close()
 	if c.writing != nil {
-		<-c.writing
+		_ = <-c.writing //nolint:staticcheck // how it ended says nothing any more
 		c.writing = nil
 	}
 }
@@ -85,7 +85,7 @@ func (c *conn) exchange(head, body []byte, t *Trip) (*http.Response, error) {
 		return resp, nil
 	}
 	if c.writing != nil { // why there is no answer may be that the request was not sent
-		_ = c.Conn.Close()
+		_ = c.Close()
 		unsent := <-c.writing
 		c.writing = nil
 		if unsent != nil && !errors.Is(unsent, net.ErrClosed) {

@@ -23,7 +23,7 @@ func (i *idle) put(c *conn) {
 	defer i.mu.Unlock()
 	waiting := i.hosts[c.key]
 	if i.closed || len(waiting) >= i.most {
-		_ = c.Conn.Close()
+		_ = c.Close()
 		return
 	}
 	c.since = time.Now()
@@ -41,7 +41,7 @@ func (i *idle) take(key string) *conn {
 		if c == nil || time.Since(c.since) < i.keep && alive(c.Conn) {
 			return c
 		}
-		_ = c.Conn.Close()
+		_ = c.Close()
 	}
 }
 
@@ -72,7 +72,7 @@ func (i *idle) sweep() {
 	for key, waiting := range i.hosts {
 		old := 0
 		for old < len(waiting) && now.Sub(waiting[old].since) >= i.keep {
-			_ = waiting[old].Conn.Close()
+			_ = waiting[old].Close()
 			waiting[old] = nil
 			old++
 		}
@@ -99,7 +99,7 @@ func (i *idle) close() {
 	}
 	for key, waiting := range i.hosts {
 		for _, c := range waiting {
-			_ = c.Conn.Close()
+			_ = c.Close()
 		}
 		delete(i.hosts, key)
 	}

@@ -227,7 +227,7 @@ func TestTheEndOfTheContextCutsWhateverWaits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			base := ""
+			var base string
 			if tt.handler == nil {
 				base = "http://" + deaf(t)
 			} else {
@@ -335,9 +335,16 @@ func TestHeadersAndPlacesThatWouldSayMoreAreRefused(t *testing.T) {
 		return nil, net.ErrClosed
 	}})
 	for _, r := range []upstream.Request{
-		{Base: "http://a", Header: [][2]string{{"X", "1\r\nY: 2"}}}, {Base: "http://a", Header: [][2]string{{"X\r\nY", "1"}}},
-		{Base: "http://a", Header: [][2]string{{"", "1"}}}, {Base: "http://a", Header: [][2]string{{"X", "\x00"}}},
-		{Base: "ftp://a"}, {Base: "a:80"}, {Base: "http://"}, {Base: "http://u@a"}, {Base: "http://a?q"}, {Base: "http://a b"},
+		{Base: "http://a", Header: [][2]string{{"X", "1\r\nY: 2"}}},
+		{Base: "http://a", Header: [][2]string{{"X\r\nY", "1"}}},
+		{Base: "http://a", Header: [][2]string{{"", "1"}}},
+		{Base: "http://a", Header: [][2]string{{"X", "\x00"}}},
+		{Base: "ftp://a"},
+		{Base: "a:80"},
+		{Base: "http://"},
+		{Base: "http://u@a"},
+		{Base: "http://a?q"},
+		{Base: "http://a b"},
 	} {
 		if _, err := c.Do(t.Context(), &r, &upstream.Trip{}); err == nil {
 			t.Errorf("%+v was sent", r)
