@@ -521,3 +521,44 @@ func BenchmarkRedisAdmitAndRelease(b *testing.B) {
 		_ = s.Release(b.Context(), ask("req_abcdefghijklmnopqrstuvwxyz", nodes), one)
 	}
 }
+
+// The four nodes of a request that is billed, in process and in Redis.
+func BenchmarkAdmitAndReleaseWithIntent(b *testing.B) {
+	nodes := []admission.Node{
+		{ID: "ten_abcdefghijklmnopqrstuvwxyz", PerMinute: admission.Counts{Requests: 50_000_000, Tokens: 1 << 40}, Concurrency: 1000},
+		{ID: "ten_abcdefghijklmnopqrstuvwxyz/mdl_abcdefghijklmnopqrstuvwxyz", PerMinute: admission.Counts{Tokens: 1 << 40}},
+		{ID: "prj_abcdefghijklmnopqrstuvwxyz", PerMinute: admission.Counts{Requests: 50_000_000}},
+		{ID: "key_abcdefghijklmnopqrstuvwxyz", PerMinute: admission.Counts{Requests: 50_000_000}, Concurrency: 1000},
+	}
+	r := asked(1)
+	r.Nodes, r.Estimate = nodes, admission.Counts{Requests: 1, Tokens: 100}
+	for _, c := range []struct {
+		name string
+		open func(b *testing.B) admission.Store
+	}{
+		{"file", func(b *testing.B) admission.Store {
+			b.Helper()
+			j, err := admission.OpenJournal(b.TempDir())
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = j.Close() })
+			return admission.NewMemory(admission.MemoryConfig{Journal: j})
+		}},
+		{"redis", func(b *testing.B) admission.Store {
+			b.Helper()
+			return newRedis(b, startRedis(b), admission.RedisConfig{})
+		}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			s := c.open(b)
+			b.ReportAllocs()
+			for b.Loop() {
+				if v, err := s.Admit(b.Context(), r); err != nil || !v.Admitted {
+					b.Fatalf("verdict = %+v, error = %v", v, err)
+				}
+				_ = s.Release(b.Context(), r, one)
+			}
+		})
+	}
+}
