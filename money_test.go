@@ -22,10 +22,12 @@ plans:
     retention_days: 1
 models:
   - {name: sim-chat, operations: [chat, completions], context_length: 16384, routes: [{pool: sim}]}
+  - {name: sim-embed, operations: [embeddings], routes: [{pool: sim}]}
 pools:
   - {name: sim, isolation: verified, endpoints: [{id: sim-1, url: "ENGINE", engine: sim}]}
 prices:
   - {model: sim-chat, input: "1.00", output: "20.00"}
+  - {model: sim-embed, input: "0.10", output: "0"}
 `
 
 // spender is a caller of a tenant that pays as it goes.
@@ -60,11 +62,7 @@ func (s *spender) ask(t *testing.T, path, body string) answer {
 
 func (s *spender) credit(t *testing.T, usd string) {
 	t.Helper()
-	var n float64
-	fmt.Sscan(usd, &n)
-	if _, err := s.db.Worker.Exec(t.Context(), `SELECT weir_credit($1, 'paid', $2, $3)`, s.tenant, int64(n*1e9), fmt.Sprint(time.Now().UnixNano())); err != nil {
-		t.Fatal(err)
-	}
+	runWeir(t, s.dir, s.environment, "credit", s.tenant, usd)
 }
 
 // A tenant spends its credit to zero: a stream that runs then ends as at a bound
@@ -87,6 +85,7 @@ func TestATenantSpendsItsCreditToZero(t *testing.T) {
 		return ""
 	}
 	for path, body := range map[string]string{
+		"/v1/embeddings":       `{"model":"sim-embed","input":"Tell me"}`,
 		"/v1/chat/completions": chatBody(10, false),
 		"/v1/completions":      `{"model":"sim-chat","prompt":"Tell me","max_tokens":10}`,
 		"/v1/responses":        `{"model":"sim-chat","input":"Tell me"}`,
@@ -95,6 +94,17 @@ func TestATenantSpendsItsCreditToZero(t *testing.T) {
 			t.Errorf("%s without credit: %s", path, why)
 		}
 	}
+
+	made := s.ask(t, "/v1/responses", `{"model":"sim-chat","input":"Tell me","background":true}`)
+	id := gjson.Get(made.text, "id").Str
+	eventually(t, 30*time.Second, func() string {
+		var run struct{ Status, Error json.RawMessage }
+		getJSON(t, s.base+"/v1/responses/"+id, s.key, &run)
+		if string(run.Status) != `"failed"` || !strings.Contains(string(run.Error), `"insufficient_quota"`) {
+			return fmt.Sprintf("in the background: %s, %s", run.Status, run.Error)
+		}
+		return ""
+	})
 
 	s.credit(t, "0.001") // 50 tokens, and an answer has more
 	var a answer

@@ -69,11 +69,13 @@ func (x *exchange) reserve(ctx context.Context) *Error {
 	if x.price.Most(u.input, billing.MaxTokens, x.tier) == 0 {
 		return nil // a model for free
 	}
-	if u.limit == 0 && !x.call.Stream && x.call.Operation != Embeddings { // somebody has to say where it ends
+	switch {
+	case x.call.Operation == Embeddings:
+	case u.limit == 0 && !x.call.Stream: // somebody has to say where it ends
 		u.limit = x.g.cfg.HoldSlice * x.choices()
 		u.clamp = int(x.g.cfg.HoldSlice)
-	} else if x.call.MaxTokens == 0 && x.model.MaxOutput > 0 && !x.call.Stream && x.call.Operation != Embeddings {
-		u.clamp = x.model.MaxOutput
+	case x.call.MaxTokens == 0:
+		u.clamp = x.model.MaxOutput // which is what the engine is held to, then
 	}
 	err := x.open(ctx, x.firstSlice())
 	if errors.As(err, &u.scarce) {

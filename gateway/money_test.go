@@ -40,7 +40,7 @@ func talker(w http.ResponseWriter, r *http.Request, body string) {
 		return
 	}
 	n := int(gjson.Get(body, "max_tokens").Int())
-	if n == 0 {
+	if n == 0 || n == deaf {
 		n = 4000
 	}
 	if !gjson.Get(body, "stream").Bool() {
@@ -56,6 +56,9 @@ func talker(w http.ResponseWriter, r *http.Request, body string) {
 	events(`data: {"id":"c","object":"chat.completion.chunk","created":7,"model":"org/engine","choices":[{"index":0,"delta":{},"finish_reason":"length"}]}`+"\n\n",
 		fmt.Sprintf(`data: {"id":"c","object":"chat.completion.chunk","created":7,"model":"org/engine","choices":[],"usage":{"prompt_tokens":11,"completion_tokens":%d}}`, n)+"\n\n", doneEvent)(w, r)
 }
+
+// deaf is a bound that the talker doesn't heed.
+const deaf = 101
 
 // talk serves a talker.
 func talk(t *testing.T) *engine {
@@ -86,6 +89,7 @@ func TestAStreamEndsWhereTheMoneyDoes(t *testing.T) {
 		call   func(*gateway.Call)
 		credit int64 // in tokens of output, beyond the prompt
 		tokens int64 // of the answer
+		house  func(*house)
 		ends   string
 	}{
 		{
@@ -101,6 +105,10 @@ func TestAStreamEndsWhereTheMoneyDoes(t *testing.T) {
 			ends: `{"id":"c","object":"chat.completion.chunk","created":7,"model":"pub","choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"length"}],"weir":{"code":"budget_exhausted"}}`,
 		},
 		{
+			name: "an engine that goes on beyond its bound", credit: 500 + spare, tokens: 500, house: maxOutput(deaf),
+			ends: `{"id":"c","object":"chat.completion.chunk","created":7,"model":"pub","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}],"weir":{"code":"budget_exhausted"}}`,
+		},
+		{
 			name: "two choices", credit: 300 + 2*spare, tokens: 300, call: func(c *gateway.Call) { c.Choices = 2 },
 			ends: `{"id":"c","object":"chat.completion.chunk","created":7,"model":"pub","choices":[{"index":1,"delta":{},"logprobs":null,"finish_reason":"length"}],"weir":{"code":"budget_exhausted"}}`,
 		},
@@ -109,7 +117,7 @@ func TestAStreamEndsWhereTheMoneyDoes(t *testing.T) {
 			t.Parallel()
 			e := talk(t)
 			a := b.open(t, fmt.Sprint("ten_", i), promptNano+1+tt.credit*heldNano)
-			h := build(t, []string{e.URL}, a.enforce, func(h *house) { h.config.HoldSlice = 64 })
+			h := build(t, []string{e.URL}, append(options(tt.house), a.enforce, func(h *house) { h.config.HoldSlice = 64 })...)
 			to := &caller{}
 			err := h.Run(t.Context(), h.call(func(c *gateway.Call) {
 				c.Stream = true

@@ -22,6 +22,9 @@ func (x *exchange) spend(ctx context.Context) (end bool) {
 	}
 	used := x.used()
 	slice := x.g.cfg.HoldSlice * x.choices()
+	if u.limit > 0 && used > u.limit { // the engine doesn't heed it
+		u.limit = 0
+	}
 	if left := u.covered - used; left <= slice/4 && !u.final && (u.limit == 0 || u.covered < u.limit) {
 		x.extend(ctx, used+slice)
 	}
