@@ -72,14 +72,10 @@ func TestATenantSpendsItsCreditToZero(t *testing.T) {
 	s := newSpender(t)
 	s.start(t)
 	refused := func(a answer) string {
-		var e struct {
-			Error struct{ Type, Code, Message string }
-		}
-		if err := json.Unmarshal([]byte(a.text), &e); err != nil {
-			return a.text
-		}
-		if a.status != http.StatusPaymentRequired || e.Error.Type != "insufficient_quota" || e.Error.Code != "insufficient_quota" ||
-			!strings.Contains(e.Error.Message, "The credit of this organization") || strings.ContainsAny(e.Error.Message, "0123456789") {
+		e := gjson.Get(a.text, "error")
+		message := e.Get("message").Str
+		if a.status != http.StatusPaymentRequired || e.Get("type").Str != "insufficient_quota" || e.Get("code").Str != "insufficient_quota" ||
+			!strings.Contains(message, "The credit of this organization") || strings.ContainsAny(message, "0123456789") {
 			return fmt.Sprint(a.status, " ", a.text)
 		}
 		return ""
@@ -98,7 +94,10 @@ func TestATenantSpendsItsCreditToZero(t *testing.T) {
 	made := s.ask(t, "/v1/responses", `{"model":"sim-chat","input":"Tell me","background":true}`)
 	id := gjson.Get(made.text, "id").Str
 	eventually(t, 30*time.Second, func() string {
-		var run struct{ Status, Error json.RawMessage }
+		var run struct {
+			Status json.RawMessage `json:"status"`
+			Error  json.RawMessage `json:"error"`
+		}
 		getJSON(t, s.base+"/v1/responses/"+id, s.key, &run)
 		if string(run.Status) != `"failed"` || !strings.Contains(string(run.Error), `"insufficient_quota"`) {
 			return fmt.Sprintf("in the background: %s, %s", run.Status, run.Error)

@@ -69,19 +69,20 @@ type returns struct {
 	keep   []int64
 }
 
-// add holds the account's mu. It reports whether there is anything.
-func (r *returns) add(a *account, spare func(*account, *pot) int64) (any bool) {
+// add holds the account's mu. It reports whether there is something.
+func (r *returns) add(a *account, spare func(*account, *pot) int64) bool {
+	before := len(r.pots)
 	for _, p := range a.pots {
 		if p.giveBack(spare(a, p)) {
 			r.of, r.pots = append(r.of, a), append(r.pots, p)
 			r.ids, r.keep = append(r.ids, p.chunk), append(r.keep, p.left)
-			any = true
 		}
 	}
-	if any {
-		r.owners = append(r.owners, a)
+	if len(r.pots) == before {
+		return false
 	}
-	return any
+	r.owners = append(r.owners, a)
+	return true
 }
 
 // send tells Postgres. Whether receipts wait is asked again, now that the chunks

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -253,9 +254,10 @@ func TestAChunkThatPostgresClosedIsNotUsed(t *testing.T) {
 func TestIdlePartsGoBackButNotWhileReceiptsWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		behind := true
+		var behind atomic.Bool
+		behind.Store(true)
 		b := newBank(map[string]int64{"ten_a": 1_000_000})
-		f, stop := runFunds(b.till("r"), FundsConfig{Behind: func() bool { return behind }})
+		f, stop := runFunds(b.till("r"), FundsConfig{Behind: behind.Load})
 		defer stop()
 		h, err := f.Hold(t.Context(), HoldRequest{Tenant: "ten_a", Nodes: []string{"ten_a"}, Nano: 500})
 		if err != nil {
@@ -267,7 +269,7 @@ func TestIdlePartsGoBackButNotWhileReceiptsWait(t *testing.T) {
 			t.Errorf("%d are reserved while a receipt of 500 waits", got)
 		}
 		b.settle([]string{"ten_a"}, []int64{1}, 500)
-		behind = false
+		behind.Store(false)
 		time.Sleep(time.Minute)
 		if w := b.wallet("ten_a"); w.reserved != 0 || w.balance != 999_500 {
 			t.Errorf("left over: %+v", w)

@@ -20,7 +20,7 @@ type HoldRequest struct {
 }
 
 // Broke says that a wallet doesn't have the money.
-type Broke struct {
+type Broke struct { //nolint:errname // it is read as a word: &Broke{Node: ...}
 	Node          string
 	AvailableNano int64 // what a hold could have had there
 

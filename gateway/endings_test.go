@@ -350,7 +350,7 @@ func TestEveryEnding(t *testing.T) {
 // set makes the scene ready. Options come before its own.
 func (s *scene) set(t *testing.T, before ...func(*house)) (h *house, to *caller, ctx context.Context) {
 	t.Helper()
-	url := ""
+	var url string
 	if s.url != nil {
 		url = s.url(t)
 	} else {

@@ -74,6 +74,7 @@ func bounded(body []byte, c *Call, bound int) []byte {
 		names = names[:1]
 	case Responses:
 		names = []string{"max_output_tokens"}
+	default:
 	}
 	for _, name := range names {
 		if c.MaxTokens > 0 { // else there is none

@@ -15,13 +15,16 @@ func TestAnAnswerThatEndsWhereTheMoneyDoesIsIncomplete(t *testing.T) {
 		want string
 	}{
 		{"of a chat", func(t *testing.T, s *stream) {
+			t.Helper()
 			cut := finished("length")
 			play(t, s, delta(`"content":"Hi"`), cut[:len(cut)-1]+note, used)
 		}, `{"reason":"max_output_tokens","code":"budget_exhausted"}`},
 		{"of a chat, at the caller's own bound", func(t *testing.T, s *stream) {
+			t.Helper()
 			play(t, s, delta(`"content":"Hi"`), finished("length"), used)
 		}, `{"reason":"max_output_tokens"}`},
 		{"of an engine's own stream", func(t *testing.T, s *stream) {
+			t.Helper()
 			s.engine = nativeItems{}
 			s.begin(InProgress)
 			for _, event := range []string{
