@@ -68,7 +68,7 @@ func TestAnEvictedRequestEndsWithAnErrorAndIsFree(t *testing.T) {
 			t.Errorf("no %q in the explanation:\n%s", want, out)
 		}
 	}
-	if metrics := w.metrics(t); !strings.Contains(metrics, `llm_d_epp_flow_control_revocations_issued_total{inference_pool="main",priority="-10"} 1`) {
+	if metrics := w.metrics(t); !strings.Contains(metrics, `llm_d_epp_flow_control_revocations_issued_total{inference_pool="main",priority="100"} 1`) {
 		t.Error("the metrics show no eviction")
 	}
 }
