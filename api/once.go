@@ -83,10 +83,10 @@ func (s *Server) readBody(x *exchange) (*body, error) {
 
 func (s *Server) claim(x *exchange, body []byte) error {
 	o := x.once
-	print := sha256.New()
-	_, _ = print.Write([]byte(x.route + "\n")) // a hash takes everything
-	_, _ = print.Write(body)
-	print.Sum(o.asked.Print[:0])
+	sum := sha256.New()
+	_, _ = sum.Write([]byte(x.route + "\n")) // a hash takes everything
+	_, _ = sum.Write(body)
+	sum.Sum(o.asked.Print[:0])
 	outcome, found, err := s.replays.Claim(x.Request().Context(), &o.asked)
 	if err != nil {
 		return because(answersUnavailable, err)

@@ -232,7 +232,7 @@ func (j *Journal) replay() error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // only read
+	defer file.Close()
 	lines := bufio.NewReader(file)
 	for {
 		line, err := lines.ReadBytes('\n')

@@ -229,7 +229,7 @@ func verdict(nodes []Node, answer []int64) Verdict {
 // can't be told then it is told later, or the slot expires.
 func (r *Redis) Release(_ context.Context, req *Request, used Counts) error {
 	g, err := groupOf(req)
-	if err != nil || g.empty() {
+	if err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -238,14 +238,17 @@ func (r *Redis) Release(_ context.Context, req *Request, used Counts) error {
 	}
 	delete(r.held, req.ID)
 	r.mu.Unlock()
+	if req.Intent == nil {
+		g.intent, g.journaled = nil, false
+	}
+	if g.empty() {
+		return nil
+	}
 	at := g.local
 	if at == nil {
 		at = g.nodes
 	}
 	r.local.settle(req.ID, at, req.Estimate, used)
-	if req.Intent == nil {
-		g.intent, g.journaled = nil, false
-	}
 	if g.journaled {
 		err = r.cfg.Journal.drop(g.intent.Request)
 	}

@@ -66,8 +66,8 @@ func (h *house) open(t *testing.T, cfg replay.Config) *replay.Store {
 	return replay.New(slog.New(slog.DiscardHandler), h.db.Worker, vault, cfg)
 }
 
-func (h *house) asked(request, key, what string) *replay.Asked {
-	return &replay.Asked{Tenant: h.tenant, Project: h.project, Key: key, Print: sha256.Sum256([]byte(what)), Request: request}
+func (h *house) asked(request, key string) *replay.Asked {
+	return &replay.Asked{Tenant: h.tenant, Project: h.project, Key: key, Print: sha256.Sum256([]byte("hi")), Request: request}
 }
 
 func (h *house) want(t *testing.T, a *replay.Asked, want replay.Outcome) replay.Answer {
@@ -87,7 +87,7 @@ func TestOneOfManyIsRunAndTheRestGetItsAnswer(t *testing.T) {
 	var winner atomic.Pointer[replay.Asked]
 	for i := range 20 {
 		wg.Go(func() {
-			a := h.asked(fmt.Sprint("req_", i), "k", "hi")
+			a := h.asked(fmt.Sprint("req_", i), "k")
 			switch outcome, _, err := h.Claim(t.Context(), a); {
 			case err != nil:
 				t.Error(err)
@@ -108,7 +108,7 @@ func TestOneOfManyIsRunAndTheRestGetItsAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		a := h.want(t, h.asked("req_again", "k", "hi"), replay.Done)
+		a := h.want(t, h.asked("req_again", "k"), replay.Done)
 		if string(a.Body) != `{"a":"secret words"}` || a.Type != "application/json" || a.Request != first.Request {
 			t.Errorf("answer %+v", a)
 		}
@@ -153,7 +153,7 @@ func TestWhatBecomesOfAKey(t *testing.T) {
 		},
 		{
 			"a day later",
-			func(t *testing.T, h *house, first *replay.Asked) {
+			func(t *testing.T, h *house, _ *replay.Asked) {
 				t.Helper()
 				h.exec(t, `UPDATE kept_answers SET expires_at = now()`)
 			},
@@ -194,10 +194,10 @@ func TestWhatBecomesOfAKey(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHouse(t)
-			first := h.asked("req_1", "k", "hi")
+			first := h.asked("req_1", "k")
 			h.want(t, first, replay.Claimed)
 			tt.before(t, h, first)
-			next := h.asked("req_2", "k", "hi")
+			next := h.asked("req_2", "k")
 			tt.next(next)
 			h.want(t, next, tt.want)
 			if tt.want == replay.Claimed && next.Key == "k" && next.Project == first.Project {
@@ -205,7 +205,7 @@ func TestWhatBecomesOfAKey(t *testing.T) {
 				if err := h.Drop(t.Context(), first); err != nil {
 					t.Error(err)
 				}
-				h.want(t, h.asked("req_3", "k", "hi"), replay.Running)
+				h.want(t, h.asked("req_3", "k"), replay.Running)
 			}
 		})
 	}
@@ -222,7 +222,7 @@ func TestClaimsThatPostgresDidNotHearTheEndOfAreEndedLater(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.Store = h.open(t, replay.Config{Replica: h.replica.ID(), Retry: 20 * time.Millisecond})
-	kept, dropped := h.asked("req_1", "kept", "hi"), h.asked("req_2", "dropped", "hi")
+	kept, dropped := h.asked("req_1", "kept"), h.asked("req_2", "dropped")
 	h.want(t, kept, replay.Claimed)
 	h.want(t, dropped, replay.Claimed)
 	gone, cancel := context.WithCancel(t.Context())
@@ -240,8 +240,8 @@ func TestClaimsThatPostgresDidNotHearTheEndOfAreEndedLater(t *testing.T) {
 	defer stop()
 	deadline := time.After(20 * time.Second)
 	for n := 0; ; n++ {
-		one, _, err1 := h.Claim(t.Context(), h.asked("req_3", "kept", "hi"))
-		two, _, err2 := h.Claim(t.Context(), h.asked("req_4", "dropped", "hi"))
+		one, _, err1 := h.Claim(t.Context(), h.asked("req_3", "kept"))
+		two, _, err2 := h.Claim(t.Context(), h.asked("req_4", "dropped"))
 		if one == replay.Bare && two == replay.Claimed {
 			return
 		}
@@ -257,7 +257,7 @@ func TestAnswersExpireAndAreBounded(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	for i := range 4 {
-		a := h.asked(fmt.Sprint("req_", i), fmt.Sprint("k", i), "hi")
+		a := h.asked(fmt.Sprint("req_", i), fmt.Sprint("k", i))
 		h.want(t, a, replay.Claimed)
 		if err := h.Keep(t.Context(), a, "application/json", make([]byte, 1000)); err != nil {
 			t.Fatal(err)
@@ -269,6 +269,6 @@ func TestAnswersExpireAndAreBounded(t *testing.T) {
 		t.Errorf("%d removed (%v), want the one that has expired", n, err)
 	}
 	for i, want := range []replay.Outcome{replay.Claimed, replay.Bare, replay.Done, replay.Done} {
-		h.want(t, h.asked("req_again", fmt.Sprint("k", i), "hi"), want)
+		h.want(t, h.asked("req_again", fmt.Sprint("k", i)), want)
 	}
 }

@@ -1,4 +1,4 @@
-//nolint:thelper,tparallel // these are the tests themselves: a failure should name their own line; who runs them is parallel
+//nolint:thelper // these are the tests themselves: a failure should name their own line; who runs them is parallel
 package admissiontest
 
 import (
