@@ -109,8 +109,11 @@ func limitsText(l tenants.Limits) string {
 		n    int
 		name string
 	}{
-		{l.RequestsPerMinute, "requests/min"}, {l.TokensPerMinute, "tokens/min"}, {l.UncachedTokensPerMinute, "uncached tokens/min"},
-		{l.OutputTokensPerMinute, "output tokens/min"}, {l.Concurrency, "at once"},
+		{l.RequestsPerMinute, "requests/min"},
+		{l.TokensPerMinute, "tokens/min"},
+		{l.UncachedTokensPerMinute, "uncached tokens/min"},
+		{l.OutputTokensPerMinute, "output tokens/min"},
+		{l.Concurrency, "at once"},
 	} {
 		if part.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.name))

@@ -31,7 +31,7 @@ func postOnce(ctx context.Context, url, key, once, body string) (int, http.Heade
 
 // A request that is sent many times at once to two replicas, and again later, is
 // run and billed once; everybody gets the same answer.
-func TestARequestWithAKeyIsRunOnceByAllReplicas(t *testing.T) {
+func TestARequestWithAKeyIsRunOnceByAllReplicas(t *testing.T) { //nolint:tparallel // its receipts are counted when all have ended
 	t.Parallel()
 	in := install(t)
 	catalogue := strings.NewReplacer("ENGINE", startEngine(t), "    fairness: tenant\n", "    fairness: tenant\n    retention_days: 30\n").Replace(testCatalogue)

@@ -35,7 +35,7 @@ func journalOf(t *testing.T, dir string) []admission.Intent {
 		t.Error(err)
 		return nil
 	}
-	defer j.Close()
+	defer func() { _ = j.Close() }()
 	found, err := admission.NewMemory(admission.MemoryConfig{Journal: j}).Orphans(t.Context(), nil, 100)
 	if err != nil {
 		t.Error(err)

@@ -143,6 +143,9 @@ func (r *Redis) Admit(ctx context.Context, req *Request) (Verdict, error) {
 func (r *Redis) decide(ctx context.Context, req *Request, g *group, again bool) (Verdict, error) {
 	if !r.lost.Load() {
 		v, err := r.ask(ctx, req, g)
+		if err != nil && ctx.Err() == nil && !r.lost.Load() {
+			v, err = r.ask(ctx, req, g) // one slow answer must not admit more than there is: it is charged once
+		}
 		if err == nil {
 			if v.Admitted {
 				r.local.adopt(req.ID, g.nodes)

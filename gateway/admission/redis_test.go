@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 
 	"weir/gateway/admission"
@@ -438,6 +439,29 @@ func TestRedisOneFailureDoesNotDivideTheLimits(t *testing.T) {
 	}
 	if !admits(t, s, "req_2", node) {
 		t.Error("refused")
+	}
+}
+
+// A first answer that fails is asked for again, before this replica admits by
+// itself what the others know nothing of.
+func TestRedisThatFailsOnceStillDecides(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	s, other := newRedis(t, m.Addr(), admission.RedisConfig{}), newRedis(t, m.Addr(), admission.RedisConfig{})
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Requests: 1}}
+	if !admits(t, other, "req_1", node) {
+		t.Fatal("refused")
+	}
+	var calls atomic.Int32
+	m.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
+		if strings.HasPrefix(strings.ToUpper(cmd), "EVAL") && calls.Add(1) == 1 {
+			c.WriteError("LOADING for a moment")
+			return true
+		}
+		return false
+	})
+	if admits(t, s, "req_2", node) {
+		t.Error("a second request got in at a limit of one, since one answer of Redis failed")
 	}
 }
 
