@@ -136,19 +136,16 @@ func (m *Memory) Look(_ context.Context, _ string, nodes []Node) ([]Standing, er
 	return out, nil
 }
 
-// adopt puts a request that was admitted elsewhere into the live sets, without
-// asking the limits or charging it. A node that no longer fits is left out.
-func (m *Memory) adopt(requestID string, nodes []Node) {
+// adopt charges a request that was admitted elsewhere, without asking the limits:
+// should this store have to judge, it knows what is spent. A node that no longer
+// fits is left out.
+func (m *Memory) adopt(requestID string, nodes []Node, estimate Counts) {
 	now := m.now().UnixMicro()
 	locked := m.lock(nodes)
 	defer m.unlock(locked)
 	for i := range nodes {
-		s, err := m.shard(nodes[i].ID).state(nodes[i].ID, now)
-		if err != nil {
-			continue
-		}
-		if _, again := s.live[requestID]; !again { // one that was charged here stays so
-			s.enter(requestID, hold{expiry: now + m.hold.Microseconds()})
+		if s, err := m.shard(nodes[i].ID).state(nodes[i].ID, now); err == nil {
+			s.charge(&nodes[i], requestID, estimate, now, now+m.hold.Microseconds())
 		}
 	}
 }

@@ -148,7 +148,7 @@ func (r *Redis) decide(ctx context.Context, req *Request, g *group, again bool) 
 		}
 		if err == nil {
 			if v.Admitted {
-				r.local.adopt(req.ID, g.nodes)
+				r.local.adopt(req.ID, g.nodes, req.Estimate)
 			}
 			return v, nil
 		}

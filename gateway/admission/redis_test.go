@@ -442,6 +442,27 @@ func TestRedisOneFailureDoesNotDivideTheLimits(t *testing.T) {
 	}
 }
 
+// What a replica had admitted through Redis counts when it has to judge by itself:
+// losing Redis gives nobody a fresh minute.
+func TestRedisLostGivesNoFreshAllowance(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	s := newRedis(t, m.Addr(), admission.RedisConfig{})
+	node := admission.Node{ID: "ten_a", PerMinute: admission.Counts{Requests: 10}}
+	admitted := 0
+	for i := range 30 {
+		if i == 7 {
+			m.Close()
+		}
+		if admits(t, s, fmt.Sprintf("req_%d", i), node) {
+			admitted++
+		}
+	}
+	if admitted != 10 || s.Healthy() {
+		t.Errorf("%d admitted of ten a minute, with Redis and without (healthy: %v)", admitted, s.Healthy())
+	}
+}
+
 // A first answer that fails is asked for again, before this replica admits by
 // itself what the others know nothing of.
 func TestRedisThatFailsOnceStillDecides(t *testing.T) {

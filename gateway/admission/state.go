@@ -47,8 +47,7 @@ type state struct {
 
 // hold is a live request.
 type hold struct {
-	expiry  int64
-	charged bool // here: else another store has its charge
+	expiry int64
 }
 
 func (s *state) idle(now int64) bool {
@@ -88,7 +87,7 @@ func (s *state) charge(n *Node, requestID string, estimate Counts, now, expiry i
 	if _, again := s.live[requestID]; again {
 		return
 	}
-	s.enter(requestID, hold{expiry: expiry, charged: true})
+	s.enter(requestID, hold{expiry: expiry})
 	costs := estimate.all()
 	for m, limit := range n.rates() {
 		if limit > 0 && costs[m] > 0 {
@@ -100,9 +99,9 @@ func (s *state) charge(n *Node, requestID string, estimate Counts, now, expiry i
 
 // settle ends a request and corrects what it was charged here.
 func (s *state) settle(n *Node, requestID string, estimate, used Counts, now int64) {
-	h, live := s.live[requestID]
+	_, live := s.live[requestID]
 	delete(s.live, requestID)
-	if !live || !h.charged {
+	if !live {
 		return
 	}
 	for m, by := range n.corrections(estimate, used) {
