@@ -243,9 +243,8 @@ func (in *installation) credit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer db.Close(ctx)
 	_, err = db.Exec(ctx, `SELECT weir_credit($1, 'paid', 1000000000000000, 'opening')`, in.tenantID)
-	return err
+	return errors.Join(err, db.Close(ctx))
 }
 
 // pong asks a Redis whether it lives.
