@@ -70,7 +70,7 @@ models:
 	}
 	book := billing.NewBook([]billing.Price{{
 		Model: "pub", Version: 7, Tiers: billing.DefaultTiers(),
-		Rates: billing.Rates{Input: 1_000_000, CachedInput: 500_000, Output: 2_000_000, Reasoning: 3_000_000},
+		Input: 1_000_000, CachedInput: 500_000, Output: 2_000_000, Reasoning: 3_000_000,
 	}})
 	h := &house{
 		snapshot: doc.Snapshot(book),

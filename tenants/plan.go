@@ -170,8 +170,10 @@ func LoadPlans(ctx context.Context, q Querier) (map[string]Plan, error) {
 	plans := make(map[string]Plan)
 	var p Plan
 	_, err = pgx.ForEachRow(rows,
-		[]any{&p.Name, &p.Bands, &p.Weight, &p.Fairness, &p.Limits, &p.KeyLimits, &p.ProjectLimits, &p.ModelLimits, &p.Burst,
-			&p.RetentionDays, &p.ReservedTokens, &p.TTFTMillis, &p.Regions, &p.Isolation},
+		[]any{
+			&p.Name, &p.Bands, &p.Weight, &p.Fairness, &p.Limits, &p.KeyLimits, &p.ProjectLimits, &p.ModelLimits, &p.Burst,
+			&p.RetentionDays, &p.ReservedTokens, &p.TTFTMillis, &p.Regions, &p.Isolation,
+		},
 		func() error {
 			if len(p.ModelLimits) == 0 {
 				p.ModelLimits = nil
