@@ -80,7 +80,7 @@ func TestReplicasShareLimitsWhileRedisIsThere(t *testing.T) {
 			return ""
 		})
 	}
-	if n := in.admitted(t, first); n != 4 {
+	if n := in.admitted(t, 8, first); n != 4 {
 		t.Errorf("without Redis one of two replicas admitted %d of 8 a minute, want its half", n)
 	}
 
@@ -88,23 +88,22 @@ func TestReplicasShareLimitsWhileRedisIsThere(t *testing.T) {
 	for _, o := range ops {
 		readinessIs(t, o, "ready")
 	}
-	if n := in.admitted(t, first, second); n != 8 {
+	if n := in.admitted(t, 8, first, second); n != 8 {
 		t.Errorf("with Redis two replicas admitted %d of 8 a minute", n)
 	}
 
 	_ = redis.Process.Kill()
 	_, _ = redis.Process.Wait()
-	if n := in.admitted(t, second); n != 4 {
+	if n := in.admitted(t, 8, second); n != 4 {
 		t.Errorf("after Redis went away, one of two replicas admitted %d of 8 a minute", n)
 	}
 	readinessIs(t, ops[1], "degraded")
 }
 
-// admitted sends requests of a new key with a limit of eight a minute, in turn
-// to the replicas, until one is refused, and returns how many were not.
-func (in *installation) admitted(t *testing.T, replicas ...string) (n int) {
+// admitted sends requests of a new key with a limit of so many a minute, in
+// turn to the replicas, until one is refused, and returns how many were not.
+func (in *installation) admitted(t *testing.T, limit int, replicas ...string) (n int) {
 	t.Helper()
-	const limit = 8
 	key := lastWord(runWeir(t, in.dir, in.environment, "key", "create", "--tenant", in.tenant, "--rpm", fmt.Sprint(limit), "--quiet"))
 	for ; n < 3*limit; n++ {
 		res, err := post(t.Context(), replicas[n%len(replicas)]+"/v1/chat/completions", key, chatBody(1, false))
