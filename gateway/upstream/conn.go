@@ -64,9 +64,15 @@ func (c *conn) close() {
 	}
 	_ = c.Close()
 	if c.writing != nil {
-		_ = <-c.writing //nolint:staticcheck // how it ended says nothing any more
-		c.writing = nil
+		_ = c.written() // how it ended says nothing any more
 	}
+}
+
+// written waits for whoever writes the request, and returns how that ended.
+func (c *conn) written() error {
+	err := <-c.writing
+	c.writing = nil
+	return err
 }
 
 // exchange sends a request and reads the answer's head.
@@ -86,8 +92,7 @@ func (c *conn) exchange(head, body []byte, t *Trip) (*http.Response, error) {
 	}
 	if c.writing != nil { // why there is no answer may be that the request was not sent
 		_ = c.Close()
-		unsent := <-c.writing
-		c.writing = nil
+		unsent := c.written()
 		if unsent != nil && !errors.Is(unsent, net.ErrClosed) {
 			err = unsent
 		}
