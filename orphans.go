@@ -27,8 +27,13 @@ func (p *program) buildOrphans(limits limitStore, registry *prometheus.Registry)
 	p.background = append(p.background, p.settleOwn)
 }
 
-// settleOrphans settles what replicas left that are gone for good.
+// settleOrphans settles what replicas left that are gone for good. After a gap in
+// which nobody may have reached Postgres all look so: then it waits until those
+// that live have said it.
 func (p *program) settleOrphans(ctx context.Context) error {
+	if !p.replicas.Steady() {
+		return nil
+	}
 	gone, err := p.replicas.Gone(ctx, p.cfg.OrphanAfter)
 	if err != nil {
 		return err
@@ -43,7 +48,7 @@ func (p *program) settleOrphans(ctx context.Context) error {
 // other replica sees, as soon as that can be stored.
 func (p *program) settleOwn(ctx context.Context) error {
 	for {
-		_, err := p.orphans.Sweep(ctx, nil)
+		_, err := p.orphans.SettleOwn(ctx)
 		if err == nil {
 			return nil
 		}

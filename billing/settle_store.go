@@ -130,7 +130,8 @@ type settled struct {
 func (s *settled) scan(row pgx.Row) error { return row.Scan(&s.stored, &s.overspent) }
 
 // commitEffects stores receipts and then the effects of those that were new, in
-// one transaction of two round trips.
+// one transaction of two round trips. An exchange that the sweeper settled in its
+// replica's absence has its effect too, beside the receipt that it has.
 func commitEffects(ctx context.Context, conn *pgx.Conn, batch []*settlement, rows receiptRows) (done settled, err error) {
 	var open pgx.Batch
 	open.Queue("BEGIN")
@@ -142,6 +143,9 @@ func commitEffects(ctx context.Context, conn *pgx.Conn, batch []*settlement, row
 	fresh := make(map[string]bool, len(done.stored))
 	for _, id := range done.stored {
 		fresh[id] = true
+	}
+	if err := markSwept(ctx, conn, batch, fresh); err != nil {
+		return settled{}, errors.Join(err, rollback(ctx, conn))
 	}
 	var rest pgx.Batch
 	for _, it := range batch {
@@ -161,6 +165,28 @@ func commitEffects(ctx context.Context, conn *pgx.Conn, batch []*settlement, row
 		return settled{}, errors.Join(err, rollback(ctx, conn))
 	}
 	return done, nil
+}
+
+// markSwept adds to fresh the requests that have effects, and a receipt of the
+// sweeper's. It asks only where some receipt was not new, which is rare.
+func markSwept(ctx context.Context, conn *pgx.Conn, batch []*settlement, fresh map[string]bool) error {
+	var owners, requests []string
+	for _, it := range batch {
+		if len(it.effect) > 0 && !fresh[it.receipt.RequestID] {
+			owners, requests = append(owners, it.receipt.Tenant), append(requests, it.receipt.RequestID)
+		}
+	}
+	if len(requests) == 0 {
+		return nil
+	}
+	var swept []string
+	if err := conn.QueryRow(ctx, `SELECT weir_swept($1, $2)`, owners, requests).Scan(&swept); err != nil {
+		return err
+	}
+	for _, id := range swept {
+		fresh[id] = true
+	}
+	return nil
 }
 
 // rollback leaves a failed transaction, so that a second attempt need not wait

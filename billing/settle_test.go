@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -443,5 +444,35 @@ func TestOutcomeLabelsAreBounded(t *testing.T) {
 	s.metrics.receipts.Collect(series)
 	if n := len(series); n != maxOutcomes+1 {
 		t.Errorf("%d series, want %d", n, maxOutcomes+1)
+	}
+}
+
+// An exchange that goes on while it counts as dead keeps what belongs to it: the
+// sweeper wrote the receipt, the exchange adds its effect.
+func TestAnEffectIsKeptBesideTheSweepersReceipt(t *testing.T) {
+	t.Parallel()
+	m := newMoney(t)
+	swept := testReceipt("req_swept")
+	swept.SettledBy = BySweeper
+	m.settle(swept)
+	m.settle(testReceipt("req_settled"))
+	effects := map[string]int{}
+	for _, id := range []string{"req_swept", "req_settled", "req_new"} {
+		err := m.s.Settle(t.Context(), testReceipt(id), func(b *pgx.Batch) {
+			b.Queue(`SELECT 1`).QueryRow(func(row pgx.Row) error {
+				effects[id]++
+				var n int
+				return row.Scan(&n)
+			})
+		})
+		if err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	if want := map[string]int{"req_swept": 1, "req_new": 1}; !maps.Equal(effects, want) {
+		t.Errorf("effects %v, want %v", effects, want)
+	}
+	if n := m.look(`SELECT count(*) FROM receipts`); n != 3 {
+		t.Errorf("%d receipts of three requests", n)
 	}
 }

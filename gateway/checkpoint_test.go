@@ -2,7 +2,7 @@ package gateway_test
 
 import (
 	"context"
-	"errors"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -62,13 +62,16 @@ func TestIntentIsThereUntilTheReceiptIs(t *testing.T) {
 	tests := []struct {
 		name   string
 		house  func(*house)
-		during int // intents while the engine works
+		dies   bool // the engine, in mid-stream
+		during int  // intents while the engine works
 		after  int
 	}{
-		{"a success", func(*house) {}, 1, 0},
-		{"without limits", func(h *house) { h.plan.Limits.Concurrency = 0 }, 1, 0},
-		{"a receipt that can't be stored", func(h *house) { h.ledger.err = errors.New("no disk") }, 1, 1},
-		{"nothing is billed", func(h *house) { h.config.BillingMode = "" }, 0, 0},
+		{"a success", func(*house) {}, false, 1, 0},
+		{"without limits", func(h *house) { h.plan.Limits.Concurrency = 0 }, false, 1, 0},
+		{"a success that nobody is told, since it can't be stored", func(h *house) { h.ledger.err = billing.ErrUnavailable }, false, 1, 0},
+		{"a receipt that nobody will ever take", func(h *house) { h.ledger.err = billing.ErrRejected }, true, 1, 0},
+		{"what was used before a stream broke, which can't be stored", func(h *house) { h.ledger.err = billing.ErrUnavailable }, true, 1, 1},
+		{"nothing is billed", func(h *house) { h.config.BillingMode = "" }, false, 0, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -76,10 +79,16 @@ func TestIntentIsThereUntilTheReceiptIs(t *testing.T) {
 			dir, during := t.TempDir(), -1
 			e := serve(t, func(w http.ResponseWriter, r *http.Request) {
 				during = len(journalOf(t, dir))
+				if tt.dies {
+					w.Header().Set("Content-Type", "text/event-stream")
+					_, _ = io.WriteString(w, `data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}`+"\n\n")
+					_ = http.NewResponseController(w).Flush()
+					panic(http.ErrAbortHandler)
+				}
 				answers(200, document)(w, r)
 			})
 			h := build(t, []string{e.URL}, journaled(t, dir), tt.house)
-			_ = h.Run(t.Context(), h.call(nil), &caller{})
+			_ = h.Run(t.Context(), h.call(func(c *gateway.Call) { c.Stream = tt.dies }), &caller{})
 			if after := len(journalOf(t, dir)); during != tt.during || after != tt.after {
 				t.Errorf("%d intents while it ran, %d after it, want %d and %d", during, after, tt.during, tt.after)
 			}

@@ -67,18 +67,22 @@ const (
 	orphanWriters = 50 // that share transactions
 )
 
-// Sweep settles what the dead replicas left, and what earlier processes left in
-// the state folder of this one; then it gives back what dead replicas held. It
-// returns how many receipts that made. After an error what is left stays for the
-// next time.
-func (o *Orphans) Sweep(ctx context.Context, dead []string) (n int, err error) {
+// SettleOwn settles what earlier processes left in the state folder of this one.
+// It returns how many receipts that made. After an error what is left stays for
+// the next time.
+func (o *Orphans) SettleOwn(ctx context.Context) (n int, err error) { return o.sweep(ctx, nil) }
+
+// Sweep settles what replicas left that are gone for good, those that hold money
+// and are not known any more among them; then it gives back what they held. It
+// is for a replica that knows who lives. The returns are those of SettleOwn.
+func (o *Orphans) Sweep(ctx context.Context, gone []string) (n int, err error) {
 	holders, err := o.chunks.Replicas(ctx)
 	if err != nil {
 		return 0, err
 	}
-	dead = slices.Concat(dead, holders)
-	slices.Sort(dead)
-	if n, err = o.sweep(ctx, slices.Compact(dead)); err != nil {
+	gone = slices.Concat(gone, holders)
+	slices.Sort(gone)
+	if n, err = o.sweep(ctx, slices.Compact(gone)); err != nil {
 		return n, err
 	}
 	for _, replica := range holders {

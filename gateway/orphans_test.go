@@ -126,6 +126,16 @@ func TestOrphansAreBilledAsFarAsTheyAreKnownToHaveCome(t *testing.T) {
 	}
 }
 
+// A process that starts settles what is its own, and touches nobody's money: it
+// doesn't know yet who lives.
+func TestWhatIsOwnIsSettledWithoutTouchingOthers(t *testing.T) {
+	t.Parallel()
+	o, _, c, _ := sweeper(t, left(t))
+	if n, err := o.SettleOwn(t.Context()); n != 3 || err != nil || len(c.closed) > 0 {
+		t.Errorf("%d settled, %v, closed %v", n, err, c.closed)
+	}
+}
+
 func sumOf(t *testing.T, reg *prometheus.Registry, name string) (sum float64) {
 	t.Helper()
 	families, err := reg.Gather()

@@ -57,8 +57,9 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 }
 
 // storeAndRelease stores the receipt and frees the slots: at once where no intent
-// is kept, else one after the other. An intent goes when there is a receipt, and
-// stays where there is none: whoever finds it settles the exchange.
+// is kept, else one after the other. An intent goes with the exchange, whose end
+// is known here. It stays where what was used could not be stored at all: whoever
+// finds it settles the exchange.
 func (x *exchange) storeAndRelease(ctx context.Context, r billing.Receipt, failure *Error) error {
 	used := counted(r.Usage)
 	var releasing sync.WaitGroup
@@ -68,7 +69,7 @@ func (x *exchange) storeAndRelease(ctx context.Context, r billing.Receipt, failu
 	stored := x.store(ctx, x.tellable(r), failure)
 	releasing.Wait()
 	if x.admitted && x.asked.Intent != nil {
-		if stored != nil {
+		if failure != nil && errors.Is(stored, billing.ErrUnavailable) {
 			x.asked.Intent = nil
 		}
 		x.release(ctx, used)
@@ -124,7 +125,11 @@ func (x *exchange) store(ctx context.Context, r billing.Receipt, failure *Error)
 	if x.call.Effect != nil {
 		effect, lost = x.call.Effect(ctx, failure)
 	}
-	err := errors.Join(lost, x.g.deps.Receipts.Settle(ctx, r, effect))
+	settled := x.g.deps.Receipts.Settle(ctx, r, effect)
+	if effect != nil && failure != nil && errors.Is(settled, billing.ErrUnavailable) {
+		settled = x.g.deps.Receipts.Settle(ctx, r, nil) // what was used is owed, whatever becomes of the rest
+	}
+	err := errors.Join(lost, settled)
 	if err != nil {
 		x.g.log.LogAttrs(ctx, slog.LevelError, "receipt not stored",
 			slog.String("request_id", r.RequestID), slog.String("tenant", r.Tenant), slog.Any("error", err))

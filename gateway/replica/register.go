@@ -143,11 +143,15 @@ func (r *Register) leave(ctx context.Context) {
 	}
 }
 
+// Steady reports that this replica has said so for long enough, without a gap,
+// that all who live have been seen since.
+func (r *Register) Steady() bool { return r.steady.Load() }
+
 // Gone lists the replicas that have stopped, or were silent for so long, and were
 // not forgotten, the longest gone first. It is empty while this replica can't
 // know: after a gap in which nobody may have reached Postgres all look dead.
 func (r *Register) Gone(ctx context.Context, silence time.Duration) ([]string, error) {
-	if !r.steady.Load() {
+	if !r.Steady() {
 		return nil, nil
 	}
 	rows, err := r.worker.Query(ctx, `SELECT weir_dead_replicas($1)`, silence)
