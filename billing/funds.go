@@ -82,10 +82,10 @@ type till interface {
 	// giveBack lowers each chunk to what it keeps, where it has more, and closes
 	// those that keep nothing.
 	giveBack(ctx context.Context, chunks, keep []int64) error
-	// listen calls heard for each tenant whose money is scarce while several
+	// listen calls heard for each wallet whose money is scarce while several
 	// processes hold some of it, until ctx ends or the connection fails. Draws
 	// that are refused announce it.
-	listen(ctx context.Context, heard func(tenant string)) error
+	listen(ctx context.Context, heard func(tenant, node string)) error
 }
 
 // share is what a draw gave of one wallet.
@@ -179,7 +179,7 @@ func (f *Funds) take(ctx context.Context, h *Hold, nano int64) error {
 			a.mu.Unlock()
 			return nil
 		}
-		if b := a.known(h, nano, now); b != nil {
+		if b := h.known(nano, now); b != nil {
 			a.mu.Unlock()
 			return f.refuse(b)
 		}
@@ -214,14 +214,11 @@ func (h *Hold) grab(nano int64, now time.Time) bool {
 }
 
 // known is a refusal of a moment ago that settles this question too: it spares
-// Postgres what callers without money would ask. It holds mu.
-func (a *account) known(h *Hold, nano int64, now time.Time) *Broke {
-	if a.refused.until.Before(now) {
-		return nil
-	}
+// Postgres what callers without money would ask. It holds account.mu.
+func (h *Hold) known(nano int64, now time.Time) *Broke {
 	for _, p := range h.pots[:h.n] {
-		if p.node == a.refused.node && p.short(nano, now) > a.refused.available {
-			return &Broke{Node: p.node, AvailableNano: a.refused.available + max(p.free(now), 0)}
+		if !p.refused.until.Before(now) && p.short(nano, now) > p.refused.available {
+			return &Broke{Node: p.node, AvailableNano: p.refused.available + max(p.free(now), 0)}
 		}
 	}
 	return nil

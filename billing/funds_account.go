@@ -19,8 +19,7 @@ type account struct {
 	waiting int64 // nano-USD that those who wait for it want
 	size    int64 // of the last draws; grows while they come fast
 	drawnAt time.Time
-	scarce  time.Time // until then nothing idle is kept
-	refused refusal
+	putOff  bool // a return was due during the turn
 }
 
 // turn is a draw or a return under way. They exclude one another: both say what
@@ -34,7 +33,6 @@ func newTurn() *turn { return &turn{done: make(chan struct{})} }
 
 // refusal is what was learnt of a wallet a moment ago.
 type refusal struct {
-	node      string
 	available int64
 	until     time.Time
 	times     int // in a row
@@ -44,13 +42,6 @@ type refusal struct {
 // each time, for whom nothing has changed. A top-up may go unnoticed for so long.
 func (r *refusal) believe() time.Duration {
 	return min(shortestRefusal<<min(r.times, 10), longestRefusal)
-}
-
-// forgive forgets a refusal at a wallet that has changed. It holds mu.
-func (a *account) forgive(node string) {
-	if a.refused.node == node {
-		a.refused = refusal{}
-	}
 }
 
 // pot is what this process holds of one wallet: its chunk.
@@ -68,6 +59,9 @@ type pot struct {
 	until  time.Time // when this process stops using it, unless it is renewed
 	dirty  bool      // Postgres may have more on record: a draw or a return whose outcome isn't known
 	uncapp time.Time // until then the node is known to have no wallet of its own
+
+	scarce  time.Time // until then nothing idle is kept
+	refused refusal
 }
 
 // free is what a new hold may take.
@@ -121,10 +115,9 @@ func (p *pot) giveBack(spare int64) bool {
 // lose forgets a chunk that is not ours any more.
 func (p *pot) lose() { p.chunk, p.left, p.until, p.dirty = 0, 0, time.Time{}, false }
 
-// tight reports that money is scarce: what isn't needed goes back at once.
-func (a *account) tight(now func() time.Time) bool {
-	return !a.scarce.IsZero() && now().Before(a.scarce)
-}
+// tight reports that the wallet's money is scarce: what isn't needed goes back
+// at once.
+func (p *pot) tight(now func() time.Time) bool { return !p.scarce.IsZero() && now().Before(p.scarce) }
 
 // pot makes the node's if need be. It holds mu.
 func (a *account) pot(node string) *pot {
@@ -137,6 +130,4 @@ func (a *account) pot(node string) *pot {
 }
 
 // idle reports that the account has nothing to remember. It holds mu.
-func (a *account) idle(now func() time.Time) bool {
-	return a.open == 0 && a.turn == nil && !a.tight(now) && len(a.pots) == 0
-}
+func (a *account) idle() bool { return a.open == 0 && a.turn == nil && len(a.pots) == 0 }

@@ -39,9 +39,9 @@ type bankTill struct {
 	bank    *bank
 	replica string
 	ttl     time.Duration
-	heard   func(string) // guarded by bank.mu
-	away    bool         // guarded by bank.mu
-	deaf    bool         // what is done isn't heard of; guarded by bank.mu
+	heard   func(tenant, node string) // guarded by bank.mu
+	away    bool                      // guarded by bank.mu
+	deaf    bool                      // what is done isn't heard of; guarded by bank.mu
 }
 
 var errBankAway = errors.New("no answer")
@@ -89,7 +89,7 @@ func (t *bankTill) draw(_ context.Context, _ string, nodes []string, least, want
 		}
 		free := w.balance - w.reserved
 		if free < least {
-			b.recall()
+			b.recall(node, t.replica)
 			return nil, &Broke{Node: node, AvailableNano: free}
 		}
 		amount = min(amount, least+(free-least)/256)
@@ -155,16 +155,21 @@ func (t *bankTill) giveBack(_ context.Context, ids, keep []int64) error {
 	return nil
 }
 
-// recall tells everybody. It holds mu.
-func (b *bank) recall() {
+// recall tells everybody, where others than the replica have some of the node's
+// money. It holds mu.
+func (b *bank) recall(node, replica string) {
+	elsewhere := false
+	for _, c := range b.chunks {
+		elsewhere = elsewhere || c.node == node && c.replica != replica && c.left > 0
+	}
 	for _, t := range b.tills {
-		if t.heard != nil {
-			go t.heard("ten_a")
+		if elsewhere && t.heard != nil {
+			go t.heard("ten_a", node)
 		}
 	}
 }
 
-func (t *bankTill) listen(ctx context.Context, heard func(string)) error {
+func (t *bankTill) listen(ctx context.Context, heard func(tenant, node string)) error {
 	t.bank.mu.Lock()
 	t.heard = heard
 	t.bank.mu.Unlock()

@@ -24,6 +24,13 @@ type replica struct {
 
 func (m *money) replica(name, workerURL string, spool *Spool) *replica {
 	m.t.Helper()
+	return m.idling(name, workerURL, spool, 100*time.Millisecond)
+}
+
+// idling is a replica that keeps what it doesn't need for so long, unless it is
+// recalled.
+func (m *money) idling(name, workerURL string, spool *Spool, idle time.Duration) *replica {
+	m.t.Helper()
 	u, err := url.Parse(workerURL)
 	if err != nil {
 		m.t.Fatal(err)
@@ -38,7 +45,7 @@ func (m *money) replica(name, workerURL string, spool *Spool) *replica {
 	log := slog.New(slog.DiscardHandler)
 	s := NewSettler(log, pool, spool, SettleConfig{Timeout: time.Second, Retry: 20 * time.Millisecond}, time.Now)
 	f := NewFunds(log, pool, FundsConfig{
-		Replica: name, Idle: 100 * time.Millisecond,
+		Replica: name, Idle: idle,
 		Behind: func() bool { return s.Away() || s.Spooled() > 0 },
 	}, time.Now)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(m.t.Context()))
@@ -153,6 +160,32 @@ func TestInPostgresNothingIsStranded(t *testing.T) {
 		r.stop()
 	}
 	m.inBooks(map[string]int64{"ten_a": balance - spent})
+}
+
+// Holds are far larger than what requests cost: what one replica has left over of
+// one is what the next needs, and comes back as soon as it is asked for.
+func TestInPostgresWhatAnotherReplicaHoldsIdleIsRecalled(t *testing.T) {
+	t.Parallel()
+	const balance, holds, costs = 100_000_000, 60_000_000, 1_000_000
+	m := newMoney(t)
+	m.credit("paid", balance, "top-up")
+	var all []*replica
+	for i := range 2 {
+		all = append(all, m.idling(fmt.Sprint("rep_", i), m.db.WorkerURL, nil, time.Hour))
+	}
+	for m.look(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'LISTEN weir_recall'`) < 2 {
+		time.Sleep(5 * time.Millisecond)
+	}
+	// The first is left with something idle, as nothing seemed scarce to it.
+	for i := range 10 {
+		if ok, err := all[i%2].pay(t.Context(), fmt.Sprint("req_", i), []string{"ten_a"}, holds, costs); !ok {
+			t.Fatalf("request %d of 10 was refused, with %d of %d there: %v", i, m.balance("ten_a"), int64(balance), err)
+		}
+	}
+	for _, r := range all {
+		r.stop()
+	}
+	m.inBooks(map[string]int64{"ten_a": balance - 10*costs})
 }
 
 // Receipts that are spooled while Postgres is away are still to be paid: their

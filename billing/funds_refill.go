@@ -11,8 +11,8 @@ import (
 const (
 	// pace is what a chunk is sized for: draws that come faster double it.
 	pace = time.Second
-	// scarceFor is how long a tenant's money counts as scarce after a refusal or
-	// a recall.
+	// scarceFor is how long a wallet's money counts as scarce after a refusal or a
+	// recall.
 	scarceFor       = 5 * time.Second
 	shortestRefusal = 250 * time.Millisecond
 	longestRefusal  = 2 * time.Second
@@ -79,15 +79,15 @@ func (f *Funds) fetch(ctx context.Context, h *Hold, nano int64, t *turn) error {
 	defer cancel()
 	c := &claim{hold: h, nano: nano}
 	err := f.draw(ctx, c)
-	if isBroke(err) {
-		err = f.scrape(ctx, c)
+	if b, short := errors.AsType[*Broke](err); short {
+		err = f.scrape(ctx, c, b)
 	}
 	broke, refused := errors.AsType[*Broke](err)
 	if err != nil && !refused {
 		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 		t.err = err
 	}
-	f.endTurn(h.account, t)
+	f.endTurn(h, t)
 	switch {
 	case refused:
 		return f.refuse(broke)
@@ -100,13 +100,14 @@ func (f *Funds) fetch(ctx context.Context, h *Hold, nano int64, t *turn) error {
 
 // endTurn lets the next one have it. A return that was due meanwhile was put
 // off.
-func (f *Funds) endTurn(a *account, t *turn) {
+func (f *Funds) endTurn(h *Hold, t *turn) {
+	a := h.account
 	a.mu.Lock()
-	a.turn = nil
-	tight := a.tight(f.now)
+	due := a.putOff || h.tight()
+	a.turn, a.putOff = nil, false
 	a.mu.Unlock()
 	close(t.done)
-	if tight {
+	if due {
 		f.returnSoon(a)
 	}
 }
@@ -115,11 +116,14 @@ func (f *Funds) endTurn(a *account, t *turn) {
 func (f *Funds) draw(ctx context.Context, c *claim) error {
 	a := c.hold.account
 	short, least := c.begin(f.now())
-	a.mu.Lock()
-	want := a.want(least, f.cfg.ChunkMax, f.now)
-	a.mu.Unlock()
 	var err error
 	if least > 0 { // else something came back meanwhile
+		a.mu.Lock()
+		want := least
+		if !c.tight(short) {
+			want = a.want(least, f.cfg.ChunkMax, f.now())
+		}
+		a.mu.Unlock()
 		err = f.fill(ctx, c, short, least, want)
 	}
 	a.mu.Lock()
@@ -129,17 +133,13 @@ func (f *Funds) draw(ctx context.Context, c *claim) error {
 }
 
 // want sizes a draw. It holds mu.
-func (a *account) want(least, most int64, now func() time.Time) int64 {
-	at := now()
-	switch {
-	case a.tight(now):
-		return least
-	case at.Sub(a.drawnAt) < pace:
-		a.size = min(2*max(a.size, least), most)
-	default:
-		a.size = min(max(a.size, least), most)
+func (a *account) want(least, most int64, now time.Time) int64 {
+	a.size = max(a.size, least)
+	if now.Sub(a.drawnAt) < pace {
+		a.size *= 2
 	}
-	a.drawnAt = at
+	a.size = min(a.size, most)
+	a.drawnAt = now
 	return max(a.size, min(least+a.waiting, most), least)
 }
 
@@ -165,9 +165,9 @@ func (f *Funds) fill(ctx context.Context, c *claim, nodes []string, least, want 
 		return err
 	}
 	for _, d := range got {
-		c.hold.account.forgive(d.node)
 		for i, p := range c.hold.pots[:c.hold.n] {
 			if p.node == d.node {
+				p.refused = refusal{} // the wallet has changed
 				f.fillPot(p, d, asked)
 				p.hold(c.nano-c.got[i], p.free(f.now()))
 				c.got[i] = c.nano
@@ -189,19 +189,18 @@ func (f *Funds) fillPot(p *pot, d share, asked time.Time) {
 
 var errAway = errors.New("postgres did not answer a moment ago")
 
-// scrape gets a hold together near the floor of a wallet: exactly what is
-// missing at each, and what others return.
-func (f *Funds) scrape(ctx context.Context, c *claim) error {
-	a := c.hold.account
-	f.tighten(a)
+// scrape gets a hold together near the floor of a wallet, which refused it:
+// exactly what is missing at each, and what others return.
+func (f *Funds) scrape(ctx context.Context, c *claim, refused *Broke) error {
+	c.refused(refused, f.tighten)
 	err := f.drawExactly(ctx, c)
 	if !isBroke(err) {
 		return err
 	}
 	// Another process may be short of the same money, and lack what is here.
-	f.returnAll(ctx, a)
-	if a.refusedLately() { // nobody has returned anything since: it is all spent
-		f.remember(a, err)
+	f.returnTight(ctx, c.hold.account)
+	if c.refusedLately(err) { // nobody has returned anything since: it is all spent
+		f.remember(c, err)
 		return err
 	}
 	for _, pause := range patience() {
@@ -215,8 +214,9 @@ func (f *Funds) scrape(ctx context.Context, c *claim) error {
 		if err = f.drawExactly(ctx, c); !isBroke(err) {
 			return err
 		}
+		f.returnTight(ctx, c.hold.account) // what was recalled meanwhile
 	}
-	f.remember(a, err)
+	f.remember(c, err)
 	return err
 }
 
@@ -225,16 +225,30 @@ func isBroke(err error) bool {
 	return ok
 }
 
-// tighten keeps a tenant's money from lying idle here.
-func (f *Funds) tighten(a *account) {
-	a.mu.Lock()
-	a.scarce = f.now().Add(scarceFor)
-	a.size = 0
-	a.mu.Unlock()
+// tighten keeps a wallet's money from lying idle here. It holds account.mu.
+func (f *Funds) tighten(p *pot) { p.scarce = f.now().Add(scarceFor) }
+
+// tight reports that money is scarce at one of the nodes. It holds account.mu.
+func (c *claim) tight(nodes []string) bool {
+	return slices.ContainsFunc(c.hold.pots[:c.hold.n], func(p *pot) bool {
+		return p.tight(c.hold.funds.now) && slices.Contains(nodes, p.node)
+	})
 }
 
-// drawExactly asks the wallets one by one for what is missing there. What was
-// drawn for a hold that another wallet refuses goes back with all that is idle.
+// refused does something with the pot of the wallet that lacks the money.
+func (c *claim) refused(b *Broke, do func(*pot)) {
+	c.hold.account.mu.Lock()
+	defer c.hold.account.mu.Unlock()
+	for _, p := range c.hold.pots[:c.hold.n] {
+		if p.node == b.Node {
+			do(p)
+		}
+	}
+}
+
+// drawExactly asks the wallets one by one for what is missing there. The money of
+// one that refuses is scarce; what was drawn of others is idle then, and goes back
+// as such.
 func (f *Funds) drawExactly(ctx context.Context, c *claim) (err error) {
 	short, _ := c.begin(f.now())
 	defer func() {
@@ -249,6 +263,7 @@ func (f *Funds) drawExactly(ctx context.Context, c *claim) (err error) {
 		here := c.got[i]
 		err := f.fill(ctx, c, []string{p.node}, c.lacks[i], c.lacks[i])
 		if broke, refused := errors.AsType[*Broke](err); refused {
+			c.refused(broke, f.tighten)
 			there := max(broke.AvailableNano, 0)
 			return &Broke{Node: p.node, AvailableNano: there + here, there: there}
 		}
@@ -259,22 +274,22 @@ func (f *Funds) drawExactly(ctx context.Context, c *claim) (err error) {
 	return nil
 }
 
-// refusedLately reports that the last question was refused, too.
-func (a *account) refusedLately() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.refused.times > 0
+// refusedLately reports that the wallet refused the last question, too.
+func (c *claim) refusedLately(err error) (lately bool) {
+	if broke, refused := errors.AsType[*Broke](err); refused {
+		c.refused(broke, func(p *pot) { lately = p.refused.times > 0 })
+	}
+	return lately
 }
 
 // remember keeps a refusal for those who ask next.
-func (f *Funds) remember(a *account, err error) {
+func (f *Funds) remember(c *claim, err error) {
 	broke, refused := errors.AsType[*Broke](err)
 	if !refused {
 		return
 	}
-	a.mu.Lock()
-	next := refusal{node: broke.Node, available: broke.there, times: a.refused.times + 1}
-	next.until = f.now().Add(a.refused.believe())
-	a.refused = next
-	a.mu.Unlock()
+	c.refused(broke, func(p *pot) {
+		until := f.now().Add(p.refused.believe())
+		p.refused = refusal{available: broke.there, times: p.refused.times + 1, until: until}
+	})
 }

@@ -5,25 +5,32 @@ import "context"
 // maxReturn bounds the chunks of one question to Postgres.
 const maxReturn = 1000
 
+// sparing says what of a pot is not to go back beyond what holds need, and
+// whether anything is. It holds account.mu.
+type sparing func(*account, *pot) (spare int64, due bool)
+
 // everything spares nothing.
-func everything(*account, *pot) int64 { return 0 }
+func everything(*account, *pot) (int64, bool) { return 0, true }
+
+// tight spares the pots whose money isn't scarce.
+func (f *Funds) tight(_ *account, p *pot) (int64, bool) { return 0, p.tight(f.now) }
 
 // unused spares what was needed since the last sweep, and makes the next draws
 // smaller where something wasn't.
-func (f *Funds) unused(a *account, p *pot) (spare int64) {
+func (f *Funds) unused(a *account, p *pot) (int64, bool) {
 	free := max(p.free(f.now()), 0)
 	idle := max(0, min(p.low, free))
 	if idle > 0 {
 		a.size /= 2
 	}
 	p.low = free - idle
-	return free - idle
+	return free - idle, true
 }
 
 // giveBack returns what the accounts' holds don't need, beyond what spare says.
 // Receipts that wait to be stored are still to be taken out of our chunks in
 // Postgres, so that nothing can be returned then; nor while Postgres is away.
-func (f *Funds) giveBack(ctx context.Context, accounts []*account, spare func(*account, *pot) int64) {
+func (f *Funds) giveBack(ctx context.Context, accounts []*account, spare sparing) {
 	if f.cfg.Behind() || f.now().UnixNano() < f.away.Load() {
 		return
 	}
@@ -33,7 +40,10 @@ func (f *Funds) giveBack(ctx context.Context, accounts []*account, spare func(*a
 			break // the next sweep has the rest
 		}
 		a.mu.Lock()
-		if a.turn == nil && back.add(a, spare) {
+		switch {
+		case a.turn != nil:
+			a.putOff = true
+		case back.add(a, spare):
 			a.turn = back.turn
 		}
 		a.mu.Unlock()
@@ -47,14 +57,14 @@ func (f *Funds) giveBack(ctx context.Context, accounts []*account, spare func(*a
 	close(back.turn.done)
 }
 
-// returnAll is giveBack for whoever has the account's turn.
-func (f *Funds) returnAll(ctx context.Context, a *account) {
+// returnTight is giveBack of scarce money for whoever has the account's turn.
+func (f *Funds) returnTight(ctx context.Context, a *account) {
 	if f.cfg.Behind() {
 		return
 	}
 	var back returns
 	a.mu.Lock()
-	back.add(a, everything)
+	back.add(a, f.tight)
 	a.mu.Unlock()
 	f.send(ctx, &back)
 }
@@ -70,10 +80,10 @@ type returns struct {
 }
 
 // add holds the account's mu. It reports whether there is something.
-func (r *returns) add(a *account, spare func(*account, *pot) int64) bool {
+func (r *returns) add(a *account, spare sparing) bool {
 	before := len(r.pots)
 	for _, p := range a.pots {
-		if p.giveBack(spare(a, p)) {
+		if beyond, due := spare(a, p); due && p.giveBack(beyond) {
 			r.of, r.pots = append(r.of, a), append(r.pots, p)
 			r.ids, r.keep = append(r.ids, p.chunk), append(r.keep, p.left)
 		}
@@ -100,7 +110,7 @@ func (f *Funds) send(ctx context.Context, r *returns) {
 	for i, p := range r.pots {
 		r.of[i].mu.Lock()
 		p.dirty = false
-		r.of[i].forgive(p.node)
+		p.refused = refusal{} // the wallet has changed
 		if r.keep[i] == 0 && p.chunk == r.ids[i] {
 			p.lose()
 		}

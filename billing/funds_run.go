@@ -41,7 +41,7 @@ func (f *Funds) Run(ctx context.Context) error {
 			f.forget()
 		case <-f.wake:
 			f.linger(ctx)
-			f.giveBack(ctx, f.scarce.take(), everything)
+			f.giveBack(ctx, f.scarce.take(), f.tight)
 		}
 	}
 }
@@ -56,7 +56,7 @@ func (f *Funds) linger(ctx context.Context) {
 	}
 }
 
-// scarceSet are the accounts of which everything idle is to go back.
+// scarceSet are the accounts with a wallet of which everything idle is to go back.
 type scarceSet struct {
 	mu   sync.Mutex
 	list map[*account]bool
@@ -72,7 +72,7 @@ func (s *scarceSet) take() (all []*account) {
 	return all
 }
 
-// returnSoon has Run return what the account doesn't need.
+// returnSoon has Run return what the account doesn't need of scarce money.
 func (f *Funds) returnSoon(a *account) {
 	f.scarce.mu.Lock()
 	f.scarce.list[a] = true
@@ -155,8 +155,8 @@ func (f *Funds) forget() {
 	defer f.mu.Unlock()
 	for tenant, a := range f.accounts {
 		a.mu.Lock()
-		maps.DeleteFunc(a.pots, func(_ string, p *pot) bool { return p.users == 0 && p.chunk == 0 })
-		if a.idle(f.now) {
+		maps.DeleteFunc(a.pots, func(_ string, p *pot) bool { return p.users == 0 && p.chunk == 0 && !p.tight(f.now) })
+		if a.idle() {
 			a.gone = true
 			delete(f.accounts, tenant)
 		}
@@ -188,14 +188,21 @@ func (f *Funds) follow(ctx context.Context) {
 	}
 }
 
-// recalled returns what is idle of a tenant's money, and keeps none for a while.
-func (f *Funds) recalled(tenant string) {
+// recalled returns what is idle of a wallet's money, and keeps none for a while.
+func (f *Funds) recalled(tenant, node string) {
 	f.mu.RLock()
 	a := f.accounts[tenant]
 	f.mu.RUnlock()
 	if a == nil {
 		return
 	}
-	f.tighten(a)
-	f.returnSoon(a)
+	a.mu.Lock()
+	p := a.pots[node]
+	if p != nil {
+		f.tighten(p)
+	}
+	a.mu.Unlock()
+	if p != nil {
+		f.returnSoon(a)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -68,11 +69,11 @@ func (t *postgresTill) giveBack(ctx context.Context, chunks, keep []int64) error
 	return nil
 }
 
-// recallChannel is where weir_draw names tenants whose money is scarce while
-// several replicas hold some of it.
+// recallChannel is where weir_draw names tenants and their wallets whose money is
+// scarce while several replicas hold some of it.
 const recallChannel = "weir_recall"
 
-func (t *postgresTill) listen(ctx context.Context, heard func(tenant string)) error {
+func (t *postgresTill) listen(ctx context.Context, heard func(tenant, node string)) error {
 	pooled, err := t.pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
@@ -101,7 +102,8 @@ func (t *postgresTill) listen(ctx context.Context, heard func(tenant string)) er
 			return fmt.Errorf("wait for recalls: %w", err)
 		case quiet:
 		default:
-			heard(notice.Payload)
+			tenant, node, _ := strings.Cut(notice.Payload, " ")
+			heard(tenant, node)
 		}
 	}
 }

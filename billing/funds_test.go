@@ -158,6 +158,54 @@ func TestHoldsAreAllOrNothing(t *testing.T) {
 	})
 }
 
+// Who asks again and again with a key whose cap is spent is nobody else's matter:
+// other keys of the tenant are served out of large chunks, and are not refused.
+func TestASpentKeyLeavesOtherKeysOfARichTenantFast(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const price, rich = 1000, 1_000_000_000_000
+		b := newBank(map[string]int64{"ten_a": rich, "key_spent": price / 2, "key_rich": rich})
+		f, stop := runFunds(b.till("r"), FundsConfig{})
+		defer stop()
+		ask := func(key string) error {
+			nodes := []string{"ten_a", key}
+			h, err := f.Hold(t.Context(), HoldRequest{Tenant: "ten_a", Nodes: nodes, Nano: price})
+			if err == nil {
+				b.settle(nodes, h.Chunks(), price)
+				h.Settle(price)
+			}
+			return err
+		}
+		var polling sync.WaitGroup
+		over := make(chan struct{})
+		polling.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				case <-time.After(50 * time.Millisecond):
+				}
+				if broke, ok := errors.AsType[*Broke](ask("key_spent")); !ok || broke.Node != "key_spent" {
+					t.Errorf("the spent key got %v", broke)
+				}
+			}
+		})
+		const holds = 10_000
+		for range holds {
+			if err := ask("key_rich"); err != nil {
+				t.Errorf("the rich key: %v", err)
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		close(over)
+		polling.Wait()
+		if b.draws > holds/100 {
+			t.Errorf("%d draws for %d holds", b.draws, holds)
+		}
+	})
+}
+
 func TestATopUpIsNoticedWithinTwoSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

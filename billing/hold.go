@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // MaxNodes is how many wallets one exchange may be paid from: the tenant's,
@@ -124,9 +125,15 @@ func (h *Hold) free(nano int64) {
 	for _, p := range h.pots[:h.n] {
 		p.held -= nano
 	}
-	if h.account.tight(h.funds.now) {
+	if h.tight() {
 		h.funds.returnSoon(h.account)
 	}
+}
+
+// tight reports that the money of one of the wallets is scarce. It holds
+// account.mu.
+func (h *Hold) tight() bool {
+	return slices.ContainsFunc(h.pots[:h.n], func(p *pot) bool { return p.tight(h.funds.now) })
 }
 
 // nanoPerUSD is for metrics, which are in USD.

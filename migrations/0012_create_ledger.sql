@@ -454,7 +454,9 @@ $$;
 -- A project or a key without a wallet has no cap: chunk is 0 then, and no money
 -- is behind it. A tenant without a wallet has nothing. When one of the nodes
 -- can't afford p_least there is one row, which names it (the first of the list),
--- with chunk NULL and what it has left that nobody holds.
+-- with chunk NULL and what it has left that nobody holds. Where other replicas
+-- hold some of that node's money, they are asked on the channel weir_recall, by
+-- tenant and node, to give back what they don't use.
 --
 -- Until p_ttl from the call the chunk is the replica's: it renews it in time, or
 -- doesn't use it any more. A replica's name is of one life of a process.
@@ -487,6 +489,10 @@ BEGIN
     LOOP
         CONTINUE WHEN spot.free IS NULL AND spot.node <> p_tenant;
         IF coalesce(spot.free, 0) < p_least THEN
+            IF EXISTS (SELECT FROM chunks c
+                        WHERE c.tenant_id = p_tenant AND c.node = spot.node AND c.replica <> p_replica AND c.left_nano > 0) THEN
+                PERFORM pg_notify('weir_recall', p_tenant || ' ' || spot.node);
+            END IF;
             RETURN QUERY SELECT spot.node, NULL::bigint, greatest(spot.free, 0)::bigint;
             RETURN;
         END IF;
