@@ -69,6 +69,9 @@ type Call struct {
 	// which a chat template puts it: the tools, then the messages (or the prompt
 	// or input). It shares Fields' memory.
 	Prompt [2][]byte
+	// MediaBytes is how many bytes of Fields are media: data: URLs and the like,
+	// which are no text and say nothing of how many tokens they become.
+	MediaBytes int
 	// Session names the chain that the call continues, within its tenant, and
 	// Turn says which of its turns this is, from 1. Both come from our own
 	// records; "" and 0 when there is none.

@@ -20,7 +20,8 @@ const checkpointEvery = time.Second
 // trace is how far an exchange with an intent has come, for the checkpoints.
 type trace struct {
 	tenant, request string
-	dispatched      atomic.Bool // a model server has been reached
+	dispatched      atomic.Bool  // a model server has been reached
+	input           atomic.Int64 // as the engine counts it; 0 until it says
 	output          atomic.Int64
 
 	told admission.Progress // of the last checkpoint; only the checkpoints use it
@@ -46,12 +47,27 @@ func (t *traces) remove(x *trace) {
 	delete(t.set, x)
 }
 
+// follow notes what the meter has read. The input doesn't change while an answer
+// goes on: it is looked for until it is there.
+func (t *trace) follow(m *meter) {
+	t.output.Store(m.output)
+	if t.input.Load() != 0 || len(m.raw) == 0 {
+		return
+	}
+	if u, source := m.usage(false); source == billing.UpstreamPartial {
+		t.input.Store(u.Input())
+	}
+}
+
 // moved lists those that have come further than was told, and notes them.
 func (t *traces) moved() (far []admission.Progress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for x := range t.set {
-		now := admission.Progress{Tenant: x.tenant, Request: x.request, Dispatched: x.dispatched.Load(), Output: x.output.Load()}
+		now := admission.Progress{
+			Tenant: x.tenant, Request: x.request,
+			Dispatched: x.dispatched.Load(), Input: x.input.Load(), Output: x.output.Load(),
+		}
 		if now.Dispatched && now != x.told {
 			x.told = now
 			far = append(far, now)

@@ -144,8 +144,8 @@ func TestCheckpointsFollowAStream(t *testing.T) {
 			PriceVersion: 7, Prompt: int64(len(call.Fields)/4 + 1), StartedAt: call.ReceivedAt.Round(0), Replica: "rep_us",
 		}
 		two, three := first, first
-		two.Dispatched, two.Output = true, 2
-		three.Dispatched, three.Output = true, 3
+		two.Dispatched, two.Input, two.Output = true, 11, 2 // the engine's count of the input, not ours
+		three.Dispatched, three.Input, three.Output = true, 11, 3
 		if diff := cmp.Diff([]admission.Intent{first, two, two, three}, seen); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

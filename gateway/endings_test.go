@@ -87,6 +87,32 @@ func endings() []scene {
 				Usage: billing.Usage{InputUncached: 16, Output: 2}, CostNano: 16_000 + 4000,
 			},
 		},
+		{
+			name: "media are no text where the engine counts nothing", steps: []step{events(chunk("a", -1), doneEvent)},
+			call: func(c *gateway.Call) {
+				stream(c)
+				image := `"data:image/png;base64,` + strings.Repeat("A", 100_000) + `"`
+				c.Fields = fmt.Appendf(nil, `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":%s}}]}]`, image)
+				c.MediaBytes = len(image)
+			},
+			cause: gateway.Success, seen: shown("a") + doneEvent, results: []scheduler.Result{scheduler.Completed},
+			receipt: &billing.Receipt{
+				Outcome: "completed", Attempts: 1, UsageSource: billing.GatewayCount,
+				Usage: billing.Usage{InputUncached: 21, Output: 1}, CostNano: 21_000 + 2000,
+			},
+		},
+		{
+			name: "no more input is counted here than the model's context holds", steps: []step{events(chunk("a", -1), doneEvent)},
+			call: func(c *gateway.Call) {
+				stream(c)
+				c.Fields = fmt.Appendf(nil, `"messages":[{"role":"user","content":%q}]`, strings.Repeat("a", 100_000))
+			},
+			cause: gateway.Success, seen: shown("a") + doneEvent, results: []scheduler.Result{scheduler.Completed},
+			receipt: &billing.Receipt{
+				Outcome: "completed", Attempts: 1, UsageSource: billing.GatewayCount,
+				Usage: billing.Usage{InputUncached: 4096, Output: 1}, CostNano: 4_096_000 + 2000,
+			},
+		},
 		{name: "an unknown model", steps: []step{die}, call: func(c *gateway.Call) { c.Model = "nope" }, cause: gateway.ModelNotFound},
 		{name: "a model that was shut down", steps: []step{die}, call: func(c *gateway.Call) { c.Model = "gone" }, cause: gateway.ModelNotFound},
 		{name: "a model that the key may not use looks unknown", steps: []step{die}, call: func(c *gateway.Call) { c.Principal.Models = []string{"other"} }, cause: gateway.ModelNotFound},

@@ -159,8 +159,19 @@ func limits(t catalogue.Timeouts) catalogue.Timeouts {
 	return t
 }
 
-// promptEstimate counts about four characters a token.
-func (x *exchange) promptEstimate() int64 { return int64(len(x.call.Fields)/4 + 1) }
+// promptEstimate counts about four characters a token, of the text alone, and no
+// more than the model's context holds. It is billed where the engine doesn't count.
+func (x *exchange) promptEstimate() int64 {
+	n := int64(max(len(x.call.Fields)-x.call.MediaBytes, 0)/4 + 1)
+	room := int64(x.model.Context)
+	switch {
+	case room == 0 || x.call.Operation == Embeddings: // which has a context for each of its inputs
+		return n
+	case x.call.Operation == Completions: // whose choices may be of several prompts
+		room *= x.choices()
+	}
+	return min(n, room)
+}
 
 // ended says why the exchange's context did.
 func ended(ctx context.Context) *Error {

@@ -65,6 +65,7 @@ func (p *parse) readMediaURL(member payload) {
 	case p.Err() != nil:
 		return
 	case bytes.HasPrefix(text, []byte("data:")):
+		p.call.MediaBytes += p.Offset() - m.at
 	case member == image && p.in.Media != nil:
 		m.source = media.Source{Kind: media.Image, URL: string(jsonscan.Unquote(text))}
 		m.edit = len(p.edits)
@@ -134,6 +135,7 @@ func (p *parse) settleMedia() {
 		}
 		if m.modality == "" && !m.fileSource(model.Files == catalogue.NativeFiles) {
 			p.edits[m.edit].with = filePart(m.file.name, m.file.data)
+			p.call.MediaBytes += len(m.file.data)
 			continue
 		}
 		if m.edit >= 0 {
@@ -172,10 +174,13 @@ func (p *parse) loadMedia(sources []media.Source, wanted []*medium) {
 		switch e := &p.edits[m.edit]; {
 		case m.source.Kind == media.Image:
 			e.with = quote(loaded[i].URL)
+			p.call.MediaBytes += len(e.with)
 		case m.source.Text:
 			e.with = `{"type":"text","text":` + quote(loaded[i].Prompt()) + `}`
 		default:
-			e.with = filePart([]byte(quote(loaded[i].Name)), []byte(quote(loaded[i].URL)))
+			data := quote(loaded[i].URL)
+			e.with = filePart([]byte(quote(loaded[i].Name)), []byte(data))
+			p.call.MediaBytes += len(data)
 		}
 	}
 }

@@ -116,6 +116,48 @@ func TestEnginesAreGivenBytesAndNoAddress(t *testing.T) {
 	}
 }
 
+// What is left of a body without its media is text, of which tokens can be
+// estimated.
+func TestMediaOfABodyAreCounted(t *testing.T) {
+	t.Parallel()
+	anything, native := &catalogue.Model{}, &catalogue.Model{Files: catalogue.NativeFiles}
+	for _, tt := range []struct {
+		name, content string
+		model         *catalogue.Model
+		media         []string // as they stand in what goes to the engine
+	}{
+		{"text that names data", `{"type":"text","text":"data:image/png;base64,AAAA"}`, anything, nil},
+		{"an image", `{"type":"image_url","image_url":{"url":"data:,abc"}}`, anything, []string{`"data:,abc"`}},
+		{"an image that is fetched", `{"type":"image_url","image_url":{"url":"http://a"}}`, anything, []string{`"data:x/y;base64,http://a"`}},
+		{
+			"two of them", `{"type":"image_url","image_url":{"url":"http://a"}},{"type":"image_url","image_url":{"url":"data:,abc"}}`, anything,
+			[]string{`"data:x/y;base64,http://a"`, `"data:,abc"`},
+		},
+		{"a recording", `{"type":"input_audio","input_audio":{"data":"AAAA","format":"wav"}}`, anything, []string{`"AAAA"`}},
+		{"a file that becomes text", `{"type":"file","file":{"file_data":"data:,x"}}`, anything, nil},
+		{"a file that goes as it came", `{"type":"file","file":{"file_data":"data:,x"}}`, native, []string{`"data:,x"`}},
+		{"a file that is fetched", `{"type":"file","file":{"file_url":"http://a"}}`, native, []string{`"data:x/y;base64,http://a"`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			req, err := parseMedia(t, tt.model, &desk{}, tt.content)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := 0
+			for _, m := range tt.media {
+				if !strings.Contains(string(req.Call.Fields), m) {
+					t.Errorf("%s is not in %s", m, req.Call.Fields)
+				}
+				want += len(m)
+			}
+			if req.Call.MediaBytes != want {
+				t.Errorf("%d bytes of media, want %d", req.Call.MediaBytes, want)
+			}
+		})
+	}
+}
+
 func TestMediaThatAModelDoesNotTakeAreRefusedUnfetched(t *testing.T) {
 	t.Parallel()
 	text := &catalogue.Model{Name: "m", Modalities: []string{"text"}}

@@ -231,7 +231,9 @@ func (p *parse) readRecording() {
 		switch string(name) {
 		case "data":
 			data = true
+			from := p.Offset()
 			p.readString()
+			p.call.MediaBytes += p.Offset() - from
 		case "format":
 			p.readText(16)
 		default:

@@ -29,7 +29,7 @@ type Intent struct {
 
 	// As of the last checkpoint; nothing before the first.
 	Dispatched bool  `json:"-"`
-	Input      int64 `json:"-"` // tokens
+	Input      int64 `json:"-"` // tokens, as the engine counts them; 0 until it says
 	Output     int64 `json:"-"`
 }
 
