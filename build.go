@@ -273,7 +273,9 @@ func (p *program) buildResponses() error {
 	if p.sealer, err = responses.NewSealer([]byte(p.cfg.CacheSalt.Reveal())); err != nil {
 		return err
 	}
-	p.replays = replay.New(p.log, p.worker, vault, replay.Config{Replica: p.replicas.ID(), Dead: p.replicas.Dead()})
+	p.replays = replay.New(p.log, p.worker, vault, replay.Config{
+		Replica: p.replicas.ID(), Dead: p.cfg.OrphanAfter + orphansGrace, Steady: p.replicas.Steady,
+	})
 	p.background = append(p.background, p.replays.Run)
 	p.responses = responses.NewPostgres(p.app, vault, historyBytes, time.Now)
 	events, err := p.buildEvents()

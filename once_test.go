@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -94,4 +95,45 @@ func (in *installation) eachOnce(t *testing.T, first, second string) {
 			}
 		})
 	}
+}
+
+// A streamed order is made once also if the replica that it came by dies while
+// its caller listens; who listened to the end is given the stream again.
+func TestAnOrderWithAKeyIsNotMadeAgain(t *testing.T) {
+	t.Parallel()
+	engine := startEngine(t, "--itl", "20ms")
+	in := installWith(t, strings.NewReplacer("ENGINE", engine, "    fairness: tenant\n", "    fairness: tenant\n    retention_days: 30\n").Replace(testCatalogue))
+	first, p := in.serve(t)
+	again := func(url, once, body string, status int, want string) {
+		t.Helper()
+		got, header, text, err := postOnce(t.Context(), url+"/v1/responses", in.key, once, body)
+		if err != nil || got != status || !strings.Contains(text+header.Get("Idempotency-Replayed"), want) {
+			t.Errorf("again: %d (%v): %s, want %d and %s", got, err, text, status, want)
+		}
+	}
+	short, long := inBackground(16, `,"stream":true`), inBackground(8000, `,"stream":true`)
+	status, _, whole, err := postOnce(t.Context(), first+"/v1/responses", in.key, "short", short)
+	if err != nil || status != http.StatusOK || !strings.HasSuffix(whole, "data: [DONE]\n\n") {
+		t.Fatalf("%d (%v): %s", status, err, whole)
+	}
+	again(first, "short", short, http.StatusOK, whole+"true")
+
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, first+"/v1/responses", strings.NewReader(long))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{"Authorization": {"Bearer " + in.key}, "Content-Type": {"application/json"}, "Idempotency-Key": {"long"}}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if _, err := io.ReadFull(res.Body, make([]byte, 64)); err != nil {
+		t.Fatal(err)
+	}
+	again(first, "long", long, http.StatusConflict, "idempotency_answer_not_kept")
+	p.signal(syscall.SIGKILL)
+	<-p.done
+	second, _ := in.serve(t)
+	again(second, "long", long, http.StatusConflict, "idempotency_answer_not_kept")
 }

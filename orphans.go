@@ -13,6 +13,7 @@ import (
 const (
 	orphansEvery = 15 * time.Second
 	orphansRetry = time.Second
+	orphansGrace = 10 * time.Minute // beyond orphan_after: by then what was left is settled, or can't be
 )
 
 // orphanArgs are the job that settles what dead replicas left.

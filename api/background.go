@@ -20,9 +20,7 @@ func (s *Server) orderResponse(ctx context.Context, x *exchange, run *responses.
 	if err != nil {
 		return backgroundError(err, id)
 	}
-	if x.once != nil {
-		x.once.ordered = true
-	}
+	s.keepOrder(ctx, x)
 	out := s.newSink(x, run.Ignored())
 	defer out.close()
 	if run.Streamed() {

@@ -24,8 +24,9 @@ const (
 	headerType            = "Content-Type"
 	headerLength          = "Content-Length"
 
-	jsonType = "application/json"
-	apiDate  = "2020-10-01" // of the wire's version, as clients expect it
+	jsonType   = "application/json"
+	streamType = "text/event-stream"
+	apiDate    = "2020-10-01" // of the wire's version, as clients expect it
 )
 
 // envelope is the body of every answer that is an error. All four members are

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"weir/api/inference"
@@ -37,7 +38,7 @@ var errReplayed = errors.New("answered from what is kept")
 type once struct {
 	asked   replay.Asked
 	claimed bool
-	ordered bool // it goes on without its caller: it must not be run again
+	ordered bool // it goes on without its caller, and is kept as such: it must not be run again
 	answer  *recorder
 }
 
@@ -125,10 +126,26 @@ func (s *Server) answerAgain(x *exchange, a replay.Answer) {
 	_, _ = x.w.Write(a.Body) // whether the caller still listens changes nothing
 }
 
+// keepOrder keeps, as soon as a request is to go on without its caller, that it
+// is not to be run again: who runs it has another request's id, by which nobody
+// would find it if this replica died. The answer may follow.
+func (s *Server) keepOrder(ctx context.Context, x *exchange) {
+	o := x.once
+	if o == nil || !o.claimed {
+		return
+	}
+	o.ordered = true
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endOfClaims)
+	defer cancel()
+	if err := s.replays.Keep(ctx, &o.asked, "", nil); err != nil {
+		s.log.WarnContext(ctx, "order not kept for its key", "request_id", x.id, "error", err)
+	}
+}
+
 // endClaim keeps the answer of a request that has succeeded, and gives the key
 // of another back. A tenant whose content is not kept anywhere has kept that
-// there was an answer; so has one whose answer is too long, or went on without
-// its caller.
+// there was an answer; so has one whose answer is too long or lacks its end, or
+// went on without its caller.
 func (s *Server) endClaim(x *exchange, failed bool) {
 	o := x.once
 	if !o.claimed {
@@ -140,7 +157,7 @@ func (s *Server) endClaim(x *exchange, failed bool) {
 	switch {
 	case failed && !o.ordered:
 		err = s.replays.Drop(ctx, &o.asked)
-	case failed || o.answer.long || x.principal.Plan.RetentionDays == 0:
+	case failed || !o.answer.whole() || x.principal.Plan.RetentionDays == 0:
 		err = s.replays.Keep(ctx, &o.asked, "", nil)
 	default:
 		err = s.replays.Keep(ctx, &o.asked, o.answer.Header().Get(headerType), o.answer.body.Bytes())
@@ -188,6 +205,20 @@ func (r *recorder) Write(p []byte) (int, error) {
 		_, _ = r.body.Write(p) // never fails
 	}
 	return r.ResponseWriter.Write(p)
+}
+
+// whole reports whether the answer is there from its beginning to its end. A
+// request can succeed without: what was made is paid for, also where the caller
+// left before the last of it, and then nothing more is written.
+func (r *recorder) whole() bool {
+	switch h := r.Header(); {
+	case r.long:
+		return false
+	case strings.HasPrefix(h.Get(headerType), streamType):
+		return bytes.HasSuffix(r.body.Bytes(), []byte("data: [DONE]\n\n"))
+	default:
+		return h.Get(headerLength) == strconv.Itoa(r.body.Len())
+	}
 }
 
 // Unwrap gives http.ResponseController what it needs.

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -79,14 +80,19 @@ func (*counter) CountTokens(context.Context, gateway.Call) (int64, error) { retu
 // post sends a chat with a key of the caller's.
 func postOnce(t *testing.T, s *Server, key, body string) *httptest.ResponseRecorder {
 	t.Helper()
+	w := httptest.NewRecorder()
+	postOnceTo(t, s, w, key, body)
+	return w
+}
+
+func postOnceTo(t *testing.T, s *Server, w http.ResponseWriter, key, body string) {
+	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/chat/completions", strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer good")
 	if key != "" {
 		r.Header.Set(headerOnce, key)
 	}
-	w := httptest.NewRecorder()
 	s.Handler().ServeHTTP(w, r)
-	return w
 }
 
 func onceHouse(t *testing.T, retention int, run runner) (*Server, *counter, *shelf) {
@@ -141,6 +147,64 @@ func TestAStreamThatComesAgainIsGivenWhole(t *testing.T) {
 		!strings.HasPrefix(again.Header().Get(headerType), "text/event-stream") {
 		t.Errorf("%d runs, %q: %s", c.runs, again.Header().Get(headerType), again.Body)
 	}
+}
+
+// deaf is a caller who leaves after so many writes.
+type deaf struct {
+	*httptest.ResponseRecorder
+
+	hears int
+}
+
+func (d *deaf) Write(p []byte) (int, error) {
+	if d.hears--; d.hears < 0 {
+		return 0, errors.New("broken pipe")
+	}
+	return d.ResponseRecorder.Write(p)
+}
+
+// Who leaves near the end of an answer pays for it, and may come back for it: it
+// is given whole, or not at all.
+func TestAnAnswerWithoutItsEndIsNotGivenAgain(t *testing.T) {
+	t.Parallel()
+	pieces := []string{": keepalive\n\n", "data: {}\n\n", "data: [DONE]\n\n"}
+	for hears, want := range []int{http.StatusConflict, http.StatusConflict, http.StatusOK, http.StatusOK} {
+		t.Run(fmt.Sprintf("a stream of which the caller heard %d of 3 pieces", hears), func(t *testing.T) {
+			t.Parallel()
+			s, c, _ := onceHouse(t, 30, func(ctx context.Context, _ gateway.Call, to gateway.Sink) error {
+				err := to.Begin(ctx, gateway.Head{Stream: true})
+				for _, p := range pieces { // as the gateway does: what was made is paid for, and nothing follows a fault
+					if err == nil {
+						err = to.Send(ctx, []byte(p))
+					}
+				}
+				return nil
+			})
+			body := strings.Replace(helloBody, `{"model"`, `{"stream":true,"model"`, 1)
+			postOnceTo(t, s, &deaf{httptest.NewRecorder(), hears}, "job", body)
+			again := postOnce(t, s, "job", body)
+			if again.Code != want || c.runs != 1 {
+				t.Errorf("%d after %d runs: %s", again.Code, c.runs, again.Body)
+			}
+			if want == http.StatusOK && again.Body.String() != strings.Join(pieces, "") {
+				t.Errorf("given again: %s", again.Body)
+			}
+		})
+	}
+	t.Run("a document that nobody heard", func(t *testing.T) {
+		t.Parallel()
+		s, c, _ := onceHouse(t, 30, func(ctx context.Context, _ gateway.Call, to gateway.Sink) error {
+			if err := to.Begin(ctx, gateway.Head{}); err != nil {
+				return err
+			}
+			_ = to.Send(ctx, []byte("{}"))
+			return nil
+		})
+		postOnceTo(t, s, &deaf{httptest.NewRecorder(), 0}, "job", helloBody)
+		if again := postOnce(t, s, "job", helloBody); again.Code != http.StatusOK || again.Body.String() != "{}" || c.runs != 1 {
+			t.Errorf("%d after %d runs: %s", again.Code, c.runs, again.Body)
+		}
+	})
 }
 
 func TestWhatIsNotKeptIsToldApart(t *testing.T) {

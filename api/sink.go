@@ -39,7 +39,7 @@ func (k *sink) Begin(_ context.Context, head gateway.Head) error {
 	h := k.x.w.Header()
 	k.stream = head.Stream
 	if head.Stream {
-		h.Set(headerType, "text/event-stream; charset=utf-8")
+		h.Set(headerType, streamType+"; charset=utf-8")
 		h.Set(headerCache, "no-cache, no-store")
 		h.Set("X-Accel-Buffering", "no")
 	} else {

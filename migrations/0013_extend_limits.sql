@@ -133,10 +133,14 @@ GRANT SELECT, DELETE ON kept_answers TO weir_app;
 -- weir_claim_answer says what is to become of a request that came with a key:
 -- claimed (run it), running (another does), other (the key belongs to another
 -- request), done (with the answer), bare or lost. One whose replica died is run
--- again, unless it has a receipt.
+-- again, unless it has a receipt. It may get one, under its old id, until what the
+-- replica left is settled: it counts as running until the replica is forgotten, or
+-- gone for p_dead, as in weir_dead_replicas, and while the replica that asks can't
+-- tell (p_steady).
 -- +goose StatementBegin
 CREATE FUNCTION weir_claim_answer(
-    p_tenant text, p_key bytea, p_print bytea, p_request text, p_replica text, p_life interval, p_dead interval
+    p_tenant text, p_key bytea, p_print bytea, p_request text, p_replica text, p_life interval,
+    p_dead interval, p_steady boolean
 ) RETURNS TABLE (outcome text, request_id text, content_type text, body bytea)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, public, pg_temp
@@ -144,6 +148,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     k kept_answers;
+    gone boolean;
 BEGIN
     INSERT INTO kept_answers (tenant_id, key_hash, print, request_id, replica, state, expires_at)
     VALUES (p_tenant, p_key, p_print, p_request, p_replica, 'running', now() + p_life)
@@ -162,17 +167,18 @@ BEGIN
             RETURN QUERY SELECT 'other', k.request_id, '', NULL::bytea;
             RETURN;
         END IF;
-        IF k.state = 'running' AND NOT EXISTS (
-            SELECT FROM replicas r WHERE r.id = k.replica AND r.stopped_at IS NULL AND r.seen_at > now() - p_dead
-        ) AND EXISTS (
+        gone := p_steady AND NOT EXISTS (
+            SELECT FROM replicas r
+             WHERE r.id = k.replica
+               AND greatest(coalesce(r.stopped_at, r.seen_at), pg_postmaster_start_time()) >= now() - p_dead
+        );
+        IF k.state = 'running' AND gone AND EXISTS (
             SELECT FROM receipt_ids i WHERE i.tenant_id = p_tenant AND i.request_id = k.request_id
         ) THEN
             UPDATE kept_answers a SET state = 'lost' WHERE a.tenant_id = p_tenant AND a.key_hash = p_key;
             k.state := 'lost';
         END IF;
-        IF k.state <> 'running' OR EXISTS (
-            SELECT FROM replicas r WHERE r.id = k.replica AND r.stopped_at IS NULL AND r.seen_at > now() - p_dead
-        ) THEN
+        IF k.state <> 'running' OR NOT gone THEN
             RETURN QUERY SELECT k.state, k.request_id, k.content_type, k.body;
             RETURN;
         END IF;
@@ -186,7 +192,8 @@ END
 $$;
 -- +goose StatementEnd
 
--- weir_keep_answer ends a claim with its answer; NULL keeps that there was one.
+-- weir_keep_answer ends a claim with its answer; NULL keeps that there was one,
+-- and the answer may follow.
 -- +goose StatementBegin
 CREATE FUNCTION weir_keep_answer(p_tenant text, p_key bytea, p_request text, p_type text, p_body bytea)
 RETURNS void
@@ -195,7 +202,8 @@ SET search_path = pg_catalog, public, pg_temp
 AS $$
     UPDATE kept_answers
        SET state = CASE WHEN p_body IS NULL THEN 'bare' ELSE 'done' END, content_type = p_type, body = p_body
-     WHERE tenant_id = p_tenant AND key_hash = p_key AND request_id = p_request AND state = 'running'
+     WHERE tenant_id = p_tenant AND key_hash = p_key AND request_id = p_request
+       AND (state = 'running' OR state = 'bare' AND p_body IS NOT NULL)
 $$;
 -- +goose StatementEnd
 

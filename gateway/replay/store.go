@@ -24,7 +24,7 @@ type Outcome string
 // The outcomes.
 const (
 	Claimed Outcome = "claimed" // run it, then call Keep or Drop
-	Running Outcome = "running" // another request with the key is under way
+	Running Outcome = "running" // another request with the key is under way, or may be
 	Other   Outcome = "other"   // the key was used for a request that differs
 	Done    Outcome = "done"    // there is an answer
 	Bare    Outcome = "bare"    // there was one, which was not kept
@@ -61,10 +61,13 @@ type Answer struct {
 
 // Config sets a Store. Zero fields take the default that is named with them.
 type Config struct {
-	Replica string        // this replica's id
-	Dead    time.Duration // silence after which a replica counts as dead (20 s)
-	Life    time.Duration // of an answer (24 h)
-	Retry   time.Duration // between two tries to end claims that Postgres didn't hear of (5 s)
+	Replica string // this replica's id
+	// Dead is the time after which a replica that stopped or is silent has nothing
+	// left to settle, though nobody has said so (10 min).
+	Dead   time.Duration
+	Steady func() bool   // whether this replica can tell who is gone (never)
+	Life   time.Duration // of an answer (24 h)
+	Retry  time.Duration // between two tries to end claims that Postgres didn't hear of (5 s)
 }
 
 // Store keeps answers in Postgres. It is safe for concurrent use.
@@ -95,21 +98,26 @@ func New(log *slog.Logger, worker *pgxpool.Pool, vault *tenants.Vault, cfg Confi
 			*d = to
 		}
 	}
-	set(&cfg.Dead, 20*time.Second)
+	set(&cfg.Dead, 10*time.Minute)
 	set(&cfg.Life, 24*time.Hour)
 	set(&cfg.Retry, 5*time.Second)
+	if cfg.Steady == nil {
+		cfg.Steady = func() bool { return false }
+	}
 	return &Store{log: log, worker: worker, vault: vault, cfg: cfg}
 }
 
 // Claim says what is to become of a request. Of many at once one is claimed. The
 // answer is there where it is Done; its Request, where there was an earlier one.
+// One whose replica died is Running until what that left is settled, since it may
+// be billed until then.
 func (s *Store) Claim(ctx context.Context, a *Asked) (Outcome, Answer, error) {
 	var outcome Outcome
 	var found Answer
 	err := s.worker.QueryRow(ctx, `
 		SELECT outcome, request_id, content_type, body
-		  FROM weir_claim_answer($1, $2, $3, $4, $5, $6, $7)`,
-		a.Tenant, a.hash(), a.Print[:], a.Request, s.cfg.Replica, s.cfg.Life, s.cfg.Dead).
+		  FROM weir_claim_answer($1, $2, $3, $4, $5, $6, $7, $8)`,
+		a.Tenant, a.hash(), a.Print[:], a.Request, s.cfg.Replica, s.cfg.Life, s.cfg.Dead, s.cfg.Steady()).
 		Scan(&outcome, &found.Request, &found.Type, &found.Body)
 	if err != nil {
 		s.owe(owed{asked: *a, failed: true}) // Postgres may have heard of it
@@ -132,8 +140,8 @@ func (s *Store) Claim(ctx context.Context, a *Asked) (Outcome, Answer, error) {
 }
 
 // Keep ends a claim with its answer. A body that is nil is not kept, but that
-// there was an answer is. What Postgres can't be told is told later, without the
-// body.
+// there was an answer is; the body may follow. What Postgres can't be told is told
+// later, without the body.
 func (s *Store) Keep(ctx context.Context, a *Asked, mediaType string, body []byte) error {
 	var box []byte
 	if body != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -49,12 +50,16 @@ func newHouse(t *testing.T) *house {
 		t.Fatal(err)
 	}
 	h.tenant, h.project = tenant.ID, project.ID
-	h.Store = h.open(t, replay.Config{Replica: h.replica.ID()})
+	h.Store = h.open(t, replay.Config{})
 	return h
 }
 
 func (h *house) open(t *testing.T, cfg replay.Config) *replay.Store {
 	t.Helper()
+	cfg.Replica = h.replica.ID()
+	if cfg.Steady == nil {
+		cfg.Steady = func() bool { return true }
+	}
 	masters, err := tenants.ParseMasterKeys("1:" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32))))
 	if err != nil {
 		t.Fatal(err)
@@ -160,22 +165,26 @@ func TestWhatBecomesOfAKey(t *testing.T) {
 			func(*replay.Asked) {}, replay.Claimed,
 		},
 		{
-			"its replica died, and nothing was settled",
-			func(t *testing.T, h *house, _ *replay.Asked) {
-				t.Helper()
-				h.exec(t, `UPDATE kept_answers SET replica = 'rep_forgotten'`)
-			},
-			func(*replay.Asked) {}, replay.Claimed,
-		},
-		{
-			"its replica died after it was settled",
+			"the answer follows what was said without it",
 			func(t *testing.T, h *house, first *replay.Asked) {
 				t.Helper()
-				h.exec(t, `INSERT INTO replicas (id, seen_at) VALUES ('rep_silent', now() - interval '1 minute')`)
-				h.exec(t, `UPDATE kept_answers SET replica = 'rep_silent'`)
-				h.exec(t, `INSERT INTO receipt_ids (tenant_id, request_id, settled_at) VALUES ($1, $2, now())`, first.Tenant, first.Request)
+				for _, body := range [][]byte{nil, []byte("{}"), nil} { // the last was owed
+					if err := h.Keep(t.Context(), first, "application/json", body); err != nil {
+						t.Error(err)
+					}
+				}
 			},
-			func(*replay.Asked) {}, replay.Lost,
+			func(*replay.Asked) {}, replay.Done,
+		},
+		{
+			"an answer that was not kept can't fail any more",
+			func(t *testing.T, h *house, first *replay.Asked) {
+				t.Helper()
+				if err := errors.Join(h.Keep(t.Context(), first, "", nil), h.Drop(t.Context(), first)); err != nil {
+					t.Error(err)
+				}
+			},
+			func(*replay.Asked) {}, replay.Bare,
 		},
 		{
 			"its content was erased",
@@ -185,7 +194,7 @@ func TestWhatBecomesOfAKey(t *testing.T) {
 					t.Error(err)
 				}
 				h.exec(t, `DELETE FROM data_keys`)
-				h.Store = h.open(t, replay.Config{Replica: h.replica.ID()}) // which remembers no key
+				h.Store = h.open(t, replay.Config{}) // which remembers no key
 			},
 			func(*replay.Asked) {}, replay.Bare,
 		},
@@ -211,6 +220,59 @@ func TestWhatBecomesOfAKey(t *testing.T) {
 	}
 }
 
+// A request whose replica may be dead is not run beside it, nor before what that
+// left is settled under the old id.
+func TestAKeyIsInUseUntilWhatItsReplicaLeftIsSettled(t *testing.T) {
+	t.Parallel()
+	const (
+		silent    = `INSERT INTO replicas (id, seen_at) VALUES ('rep_old', now() - interval '2 years')`
+		stopped   = `INSERT INTO replicas (id, stopped_at) VALUES ('rep_old', now())`
+		forgotten = ``
+	)
+	tests := []struct {
+		name     string
+		replica  string
+		settled  bool
+		dead     time.Duration
+		unsteady bool
+		want     replay.Outcome
+	}{
+		{name: "forgotten, and nothing was settled", replica: forgotten, want: replay.Claimed},
+		{name: "forgotten after it was settled", replica: forgotten, settled: true, want: replay.Lost},
+		{name: "forgotten, and we can't tell", replica: forgotten, unsteady: true, want: replay.Running},
+		{name: "stopped just now", replica: stopped, want: replay.Running},
+		{name: "stopped just now, and its answer may still come", replica: stopped, settled: true, want: replay.Running},
+		{name: "silent for longer than anything takes", replica: silent, dead: time.Millisecond, want: replay.Claimed},
+		{name: "silent for longer, and it was settled", replica: silent, dead: time.Millisecond, settled: true, want: replay.Lost},
+		{name: "silent for longer, and we can't tell", replica: silent, dead: time.Millisecond, settled: true, unsteady: true, want: replay.Running},
+		{name: "silent while the database was down", replica: silent, dead: 365 * 24 * time.Hour, want: replay.Running},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t)
+			first := h.asked("req_1", "k")
+			h.want(t, first, replay.Claimed)
+			h.exec(t, `UPDATE kept_answers SET replica = 'rep_old'`)
+			if tt.replica != forgotten {
+				h.exec(t, tt.replica)
+			}
+			if tt.settled {
+				h.exec(t, `INSERT INTO receipt_ids (tenant_id, request_id, settled_at) VALUES ($1, $2, now())`, first.Tenant, first.Request)
+			}
+			h.Store = h.open(t, replay.Config{Dead: tt.dead, Steady: func() bool { return !tt.unsteady }})
+			h.want(t, h.asked("req_2", "k"), tt.want)
+			if tt.want != replay.Running {
+				return
+			}
+			if err := h.Keep(t.Context(), first, "application/json", []byte("{}")); err != nil {
+				t.Error(err)
+			}
+			h.want(t, h.asked("req_3", "k"), replay.Done) // it lived
+		})
+	}
+}
+
 func (h *house) exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	if _, err := h.db.Admin(t).Exec(t.Context(), sql, args...); err != nil {
@@ -221,7 +283,7 @@ func (h *house) exec(t *testing.T, sql string, args ...any) {
 func TestClaimsThatPostgresDidNotHearTheEndOfAreEndedLater(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	h.Store = h.open(t, replay.Config{Replica: h.replica.ID(), Retry: 20 * time.Millisecond})
+	h.Store = h.open(t, replay.Config{Retry: 20 * time.Millisecond})
 	kept, dropped := h.asked("req_1", "kept"), h.asked("req_2", "dropped")
 	h.want(t, kept, replay.Claimed)
 	h.want(t, dropped, replay.Claimed)

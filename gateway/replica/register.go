@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,10 +55,9 @@ type Register struct {
 	id     string
 
 	live atomic.Int32
-	// Of the goroutine that beats: since when it has done so without a gap, and
-	// last.
-	since, last time.Time
-	steady      atomic.Bool // without a gap for as long as it takes to be dead
+
+	mu          sync.Mutex
+	since, last time.Time // its beats: since when without a gap, and the last
 }
 
 // NewRegister returns the entry of a new replica, under an id of its own. It is
@@ -121,18 +121,28 @@ func (r *Register) beat(ctx context.Context) error {
 // the others look dead until they come back: for as long they count as before.
 func (r *Register) saw(live int) {
 	now := r.cfg.Now()
+	r.mu.Lock()
 	if r.last.IsZero() || now.Sub(r.last) > r.cfg.Dead {
 		r.since = now
 	}
 	r.last = now
-	steady := now.Sub(r.since) >= r.cfg.Dead
-	r.steady.Store(steady)
-	if !steady {
+	r.mu.Unlock()
+	if !r.Steady() {
 		live = max(live, r.Live())
 	}
 	if int(r.live.Swap(int32(live))) != live { //nolint:gosec // a count of replicas
 		r.cfg.Changed(live)
 	}
+}
+
+// Steady reports whether this replica can tell who is gone: it has reached
+// Postgres without a gap for as long as it takes to be dead, and did so lately.
+// After a gap in which nobody may have reached it all others look dead until they
+// come back, and this one learns of the gap only with its next beat.
+func (r *Register) Steady() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last.Sub(r.since) >= r.cfg.Dead && r.cfg.Now().Sub(r.last) <= r.cfg.Dead
 }
 
 func (r *Register) leave(ctx context.Context) {
@@ -148,8 +158,8 @@ func (r *Register) leave(ctx context.Context) {
 func (r *Register) Steady() bool { return r.steady.Load() }
 
 // Gone lists the replicas that have stopped, or were silent for so long, and were
-// not forgotten, the longest gone first. It is empty while this replica can't
-// know: after a gap in which nobody may have reached Postgres all look dead.
+// not forgotten, the longest gone first. It is empty while this replica isn't
+// Steady.
 func (r *Register) Gone(ctx context.Context, silence time.Duration) ([]string, error) {
 	if !r.Steady() {
 		return nil, nil

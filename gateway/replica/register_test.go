@@ -132,8 +132,15 @@ func TestReplicaHoldsOthersForLiveAfterAnOutage(t *testing.T) {
 	for range 10 {
 		beat(5)
 	}
+	if !us.Steady() {
+		t.Error("not steady after 45 s without a gap")
+	}
 	exec(t, db, `UPDATE replicas SET seen_at = now() - interval '90 seconds'`) // of outage
-	if n := beat(90); n != 2 {
+	clock.Add(85)
+	if gone, err := us.Gone(t.Context(), us.Dead()); err != nil || len(gone) != 0 || us.Steady() {
+		t.Errorf("gone: %v, %v, steady: %t, want nobody before it knows of the outage itself", gone, err, us.Steady())
+	}
+	if n := beat(5); n != 2 {
 		t.Errorf("right after the outage %d live, want both", n)
 	}
 	if gone, err := us.Gone(t.Context(), us.Dead()); err != nil || len(gone) != 0 {
