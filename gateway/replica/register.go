@@ -153,10 +153,6 @@ func (r *Register) leave(ctx context.Context) {
 	}
 }
 
-// Steady reports that this replica has said so for long enough, without a gap,
-// that all who live have been seen since.
-func (r *Register) Steady() bool { return r.steady.Load() }
-
 // Gone lists the replicas that have stopped, or were silent for so long, and were
 // not forgotten, the longest gone first. It is empty while this replica isn't
 // Steady.
