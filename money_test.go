@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -200,6 +201,12 @@ func TestWhilePostgresIsAwayCreditIsSpentThatIsHere(t *testing.T) {
 		}
 		return ""
 	})
+	s.agree(t)
+}
+
+// agree waits until the wallet has lost what the receipts cost, of one dollar.
+func (s *spender) agree(t *testing.T) {
+	t.Helper()
 	eventually(t, 60*time.Second, func() string {
 		var wrong int64
 		err := s.db.Admin(t).QueryRow(t.Context(), `
@@ -210,4 +217,52 @@ func TestWhilePostgresIsAwayCreditIsSpentThatIsHere(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// Redis counts limits, not money: when it goes, in the middle of a stream too,
+// and when it comes back slow, every request is paid for once.
+func TestWhileRedisIsAwayMoneyIsUnaffected(t *testing.T) {
+	t.Parallel()
+	_, port, err := net.SplitHostPort(freeAddress(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	startRedis(t, port)
+	redis := newWire(t, "127.0.0.1:"+port)
+	s := newSpender(t)
+	s.credit(t, "1.00")
+	s.start(t, "WEIR_REDIS_URL=redis://"+redis.address())
+	ask := func(when string) {
+		t.Helper()
+		if a := s.ask(t, "/v1/chat/completions", chatBody(20, false)); a.status != http.StatusOK {
+			t.Errorf("%s: %d %s", when, a.status, a.text)
+		}
+	}
+	ask("before")
+	res, err := post(t.Context(), s.base+"/v1/chat/completions", s.key, chatBody(300, true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+
+	redis.cut()
+	for range 5 {
+		ask("while Redis is away")
+	}
+	text, err := io.ReadAll(res.Body)
+	if err != nil || !strings.HasSuffix(string(text), "data: [DONE]\n\n") {
+		t.Errorf("a stream that ran when Redis went: %v, %s", err, text[max(0, len(text)-300):])
+	}
+	redis.slow(100 * time.Millisecond)
+	redis.mend()
+	for range 5 {
+		ask("over a slow Redis")
+	}
+	readinessIs(t, s.ops, "ready")
+	ask("after")
+	s.agree(t)
+	if out := runWeir(t, s.dir, s.environment, "receipts", "--tenant", s.tenant); strings.Count(out, "req_") != 13 {
+		t.Errorf("not one receipt for each of 13 requests:\n%s", out)
+	}
+	runWeir(t, s.dir, s.environment, "ledger", "check")
 }
