@@ -102,7 +102,7 @@ func (f *fleet) able(a *sheet) (again time.Time) {
 		a.live += p.held
 		a.limit += limit
 		switch {
-		case bar == "" && !f.busy(p):
+		case bar == "" && !f.busy(a.request, p):
 			a.endpoints = append(a.endpoints, p)
 		case bar == "", bar == leftFull && p.held < f.over(p, limit):
 			a.over = append(a.over, p)
@@ -184,9 +184,10 @@ func (f *fleet) over(p *endpoint, limit int) int {
 }
 
 // busy reports whether an endpoint has so much of prompts in front of it that
-// more can as well wait here.
-func (f *fleet) busy(p *endpoint) bool {
-	return f.profile.prefill > 0 && float64(p.told)*p.pace.slow >= f.profile.prefill
+// more can as well wait here. For a retry none has: left with nothing but the
+// endpoint that failed it, it would go there again.
+func (f *fleet) busy(r *Request, p *endpoint) bool {
+	return f.profile.prefill > 0 && len(r.Exclude) == 0 && float64(p.told)*p.pace.slow >= f.profile.prefill
 }
 
 // stretch adds the full endpoints that have some of the request's prompt, and
@@ -194,7 +195,7 @@ func (f *fleet) busy(p *endpoint) bool {
 func (f *fleet) stretch(a *sheet) {
 	for _, p := range a.over {
 		home := a.session != nil && a.session.endpoint == p
-		busy := f.busy(p)
+		busy := f.busy(a.request, p)
 		switch {
 		case busy && !home && !f.mostly(a, p):
 			a.leave(leftPrefill, 1)

@@ -373,3 +373,24 @@ func TestUnknownPluginsAreNamed(t *testing.T) {
 		t.Errorf("unsupported (-want +got):\n%s", diff)
 	}
 }
+
+// The budget leaves an endpoint that has much in front of it to others, but a
+// retry has no other: without it, it would go where it has failed.
+func TestRetriesGoToABusyEndpointRatherThanBack(t *testing.T) {
+	t.Parallel()
+	r := rigged(t, Profile{}, candidate{}, candidate{})
+	failed, busy := r.endpoints[0], r.endpoints[1]
+	busy.told = 10 * ownPrefill
+	if got := r.pickOf(r.request()).endpoints; len(got) != 1 || got[0] != failed {
+		t.Fatal("a first try goes to the endpoint with much in front of it: the budget does not hold")
+	}
+	retry := r.request()
+	retry.Exclude = []string{failed.ID}
+	if got := r.pickOf(retry).endpoints; len(got) != 1 || got[0] != busy {
+		t.Errorf("the retry was sent back to where it failed, though %s has free places", busy.ID)
+	}
+	busy.held = busy.MaxConcurrency
+	if got := r.pickOf(retry).endpoints; len(got) != 1 || got[0] != failed {
+		t.Error("where no other is free, a retry may go where it failed")
+	}
+}

@@ -3,6 +3,7 @@ package upstream
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -211,9 +212,27 @@ func (c *conn) rest() bool {
 			return false
 		}
 	}
-	if !c.stop() || c.read.Buffered() > 0 {
+	if !c.stop() || c.read.Buffered() > 0 || c.deciphered() {
 		return false
 	}
 	c.stop, c.used = nil, true
 	return true
+}
+
+// deciphered reports whether a connection with TLS has taken more from the
+// network than was read of it: neither the reader nor the system knows of that.
+// Reading tells, where it may not wait: such a timeout does not stay with the
+// connection.
+func (c *conn) deciphered() bool {
+	secured, ok := c.Conn.(*tls.Conn)
+	if !ok {
+		return false
+	}
+	if secured.SetReadDeadline(time.Unix(1, 0)) != nil {
+		return true
+	}
+	if _, err := c.read.Peek(1); !isTimeout(err) {
+		return true
+	}
+	return secured.SetReadDeadline(time.Time{}) != nil
 }
