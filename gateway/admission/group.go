@@ -33,6 +33,13 @@ func (g group) corrected(estimate, used Counts) group {
 	return g
 }
 
+// ended is the group of a request whose release is told apart: it only leaves
+// the live sets. Its intent went with the release, or is meant to stay.
+func (g group) ended() group {
+	g.intent, g.by = nil, make([][meters]int64, len(g.nodes))
+	return g
+}
+
 // keys are those of the scripts: two for each node, then that of the intents if
 // the request has one. The braces keep a tenant's on one node of a cluster.
 func (g *group) keys() []string {

@@ -32,7 +32,7 @@ const tolerated = 3
 
 // RedisConfig sets a Redis store up. The zero value is the default.
 type RedisConfig struct {
-	Timeout  time.Duration // of one call on a request's way; 50 ms
+	Timeout  time.Duration // of one call on a request's way; 250 ms
 	SlotTTL  time.Duration // life of a slot whose replica died; 30 s
 	Renew    time.Duration // between two renewals of the live slots; a third of SlotTTL
 	Probe    time.Duration // between two tries to reach a Redis that failed; 1 s
@@ -47,7 +47,7 @@ func (c RedisConfig) withDefaults() RedisConfig {
 			*d = to
 		}
 	}
-	set(&c.Timeout, 50*time.Millisecond)
+	set(&c.Timeout, 250*time.Millisecond)
 	set(&c.SlotTTL, 30*time.Second)
 	set(&c.Renew, c.SlotTTL/3)
 	set(&c.Probe, time.Second)
@@ -83,6 +83,7 @@ type Redis struct {
 	mu       sync.Mutex
 	held     map[string]group // live requests, renewed until they are released
 	released map[string]group // told to Redis with the next admission, or soon
+	telling  map[string]bool  // releases on their way; true: a renewal may have put the request back
 	owed     map[string]group // released, but Redis could not be told; bounded by maxOwed
 	due      chan struct{}    // tells Run that something was released
 }
@@ -108,6 +109,7 @@ func NewRedis(log *slog.Logger, client redis.UniversalClient, cfg RedisConfig) *
 		held:   map[string]group{},
 
 		released: map[string]group{},
+		telling:  map[string]bool{},
 		owed:     map[string]group{},
 		due:      make(chan struct{}, 1),
 	}
@@ -267,6 +269,7 @@ func (r *Redis) Release(_ context.Context, req *Request, used Counts) error {
 func (r *Redis) owe(requestID string, g group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	delete(r.telling, requestID)
 	if len(r.owed) < maxOwed {
 		r.owed[requestID] = g
 	}

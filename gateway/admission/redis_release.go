@@ -22,6 +22,7 @@ func (r *Redis) put(released map[string]group) {
 	r.mu.Lock()
 	before := len(r.released)
 	for id, g := range released {
+		delete(r.telling, id)
 		if _, known := r.released[id]; !known {
 			r.released[id] = g
 		}
@@ -36,7 +37,7 @@ func (r *Redis) put(released map[string]group) {
 	}
 }
 
-// take empties what is kept for Redis.
+// take empties what is kept for Redis. What was taken goes to told, put or owe.
 func (r *Redis) take() map[string]group {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,7 +46,27 @@ func (r *Redis) take() map[string]group {
 	}
 	taken := r.released
 	r.released = map[string]group{}
+	for id := range taken {
+		r.telling[id] = false
+	}
 	return taken
+}
+
+// told notes what Redis has taken. Where a renewal may have come after the
+// release, the request is ended once more, with nothing left to correct.
+func (r *Redis) told(released map[string]group) {
+	back := map[string]group{}
+	r.mu.Lock()
+	for id, g := range released {
+		if _, live := r.held[id]; r.telling[id] && !live {
+			back[id] = g.ended()
+		}
+		delete(r.telling, id)
+	}
+	r.mu.Unlock()
+	if len(back) > 0 {
+		r.put(back)
+	}
 }
 
 // admitAfterReleases tells Redis what was released and asks for an admission, in
@@ -68,6 +89,7 @@ func (r *Redis) admitAfterReleases(ctx context.Context, keys []string, args []an
 		return nil
 	})
 	if err == nil {
+		r.told(released)
 		return asked.Int64Slice()
 	}
 	r.put(released) // it may be told twice: only the first time counts
@@ -112,6 +134,8 @@ func (r *Redis) flush(ctx context.Context) {
 			if ctx.Err() == nil {
 				r.failed(err)
 			}
+			continue
 		}
+		r.told(part)
 	}
 }

@@ -92,18 +92,34 @@ func (r *Redis) sync(ctx context.Context) error {
 		return err
 	}
 
-	// A request that ended while the batch was on its way may have been put
-	// back by it.
 	r.mu.Lock()
 	for id := range owed {
 		delete(r.owed, id)
 	}
-	maps.DeleteFunc(held, func(id string, _ group) bool {
-		_, live := r.held[id]
-		return live
-	})
+	back := r.putBack(held)
 	r.mu.Unlock()
-	return r.remove(ctx, held)
+	return r.remove(ctx, back)
+}
+
+// putBack are those of the renewed requests that ended while the batch was on
+// its way, so that it may have put them back. Those whose release Redis is still
+// to be told of end by that, which alone knows what to correct. It holds mu.
+func (r *Redis) putBack(renewed map[string]group) map[string]group {
+	back := map[string]group{}
+	for id, g := range renewed {
+		_, live := r.held[id]
+		_, released := r.released[id]
+		_, owed := r.owed[id]
+		_, telling := r.telling[id]
+		switch {
+		case telling:
+			r.telling[id] = true
+		case !live && !released && !owed:
+			back[id] = g.ended()
+		default:
+		}
+	}
+	return back
 }
 
 // queueRenewals puts requests into their live sets with a fresh expiry.
@@ -125,9 +141,6 @@ func queueRenewals(ctx context.Context, p redis.Pipeliner, requests map[string]g
 // queueRemovals ends requests at their nodes.
 func queueRemovals(ctx context.Context, p redis.Pipeliner, requests map[string]group) {
 	for id, g := range requests {
-		if g.by == nil {
-			g = g.corrected(Counts{}, Counts{})
-		}
 		p.Eval(ctx, releaseScript, g.keys(), g.releaseArgs(id)...)
 	}
 }
