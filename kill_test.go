@@ -312,6 +312,7 @@ func newKilling(t *testing.T, further ...string) *killing {
 func (k *killing) settings() []string {
 	return slices.Concat(k.through, []string{
 		"WEIR_STATE_DIR=" + k.state, "WEIR_BILLING_MODE=enforce", "WEIR_ORPHAN_AFTER=1s", "WEIR_BILLING_CHUNK_TTL=5s",
+		"WEIR_REPLICAS=1", // else places are divided by the dead too, for a while
 	})
 }
 
