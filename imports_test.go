@@ -37,6 +37,7 @@ func allowedImports() map[string][]string {
 		"tenants/notify":          {},
 		"scheduler":               {},
 		"scheduler/pool":          {"scheduler"},
+		"scheduler/primary":       {},
 		"scheduler/pool/keda":     {"scheduler/pool", "scheduler/pool/keda/externalscaler"},
 		"scheduler/pickerconfig":  {"scheduler"},
 		"scheduler/enginesim":     {},
@@ -68,7 +69,7 @@ func onlyIn() map[string][]string {
 		"google.golang.org/grpc":          {"scheduler/pool/keda", "scheduler/pool/keda/externalscaler"},
 		"github.com/spf13/cobra":          {"weir"},
 		"github.com/pressly/goose/v3":     {"migrations"},
-		"github.com/jackc/pgx/v5":         {"weir", "api", "gateway", "gateway/catalogue", "gateway/replica", "gateway/replay", "billing", "tenants", "responses", "migrations", "migrations/pgserver", "migrations/pgtest", "bench", "bench/money"},
+		"github.com/jackc/pgx/v5":         {"weir", "api", "gateway", "gateway/catalogue", "gateway/replica", "gateway/replay", "scheduler/primary", "billing", "tenants", "responses", "migrations", "migrations/pgserver", "migrations/pgtest", "bench", "bench/money"},
 	}
 }
 
