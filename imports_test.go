@@ -38,6 +38,10 @@ func allowedImports() map[string][]string {
 		"scheduler":               {},
 		"scheduler/pool":          {"scheduler"},
 		"scheduler/primary":       {},
+		"scheduler/extproc":       {"scheduler"},
+		"scheduler/llmd":          {"scheduler", "scheduler/extproc"},
+		"scheduler/llmd/eppsim":   {"scheduler/extproc"},
+		"scheduler/epp":           {"scheduler", "scheduler/extproc", "scheduler/pool"},
 		"scheduler/pool/keda":     {"scheduler/pool", "scheduler/pool/keda/externalscaler"},
 		"scheduler/pickerconfig":  {"scheduler"},
 		"scheduler/enginesim":     {},
@@ -62,14 +66,15 @@ func allowedImports() map[string][]string {
 // onlyIn names libraries that one room alone may know.
 func onlyIn() map[string][]string {
 	return map[string][]string{
-		"github.com/labstack/echo/v4":     {"api"},
-		"github.com/stripe/stripe-go/v79": {"billing/stripesync"},
-		"github.com/redis/go-redis/v9":    {"weir", "gateway/admission", "gateway/admission/admissiontest", "responses/eventlog"},
-		"github.com/riverqueue/river":     {"weir", "migrations"},
-		"google.golang.org/grpc":          {"scheduler/pool/keda", "scheduler/pool/keda/externalscaler"},
-		"github.com/spf13/cobra":          {"weir"},
-		"github.com/pressly/goose/v3":     {"migrations"},
-		"github.com/jackc/pgx/v5":         {"weir", "api", "gateway", "gateway/catalogue", "gateway/replica", "gateway/replay", "scheduler/primary", "billing", "tenants", "responses", "migrations", "migrations/pgserver", "migrations/pgtest", "bench", "bench/money"},
+		"github.com/labstack/echo/v4":                  {"api"},
+		"github.com/stripe/stripe-go/v79":              {"billing/stripesync"},
+		"github.com/redis/go-redis/v9":                 {"weir", "gateway/admission", "gateway/admission/admissiontest", "responses/eventlog"},
+		"github.com/riverqueue/river":                  {"weir", "migrations"},
+		"google.golang.org/grpc":                       {"weir", "scheduler/pool/keda", "scheduler/pool/keda/externalscaler", "scheduler/extproc", "scheduler/llmd", "scheduler/llmd/eppsim", "scheduler/epp"},
+		"github.com/envoyproxy/go-control-plane/envoy": {"scheduler/extproc", "scheduler/llmd", "scheduler/llmd/eppsim", "scheduler/epp"},
+		"github.com/spf13/cobra":                       {"weir"},
+		"github.com/pressly/goose/v3":                  {"migrations"},
+		"github.com/jackc/pgx/v5":                      {"weir", "api", "gateway", "gateway/catalogue", "gateway/replica", "gateway/replay", "scheduler/primary", "billing", "tenants", "responses", "migrations", "migrations/pgserver", "migrations/pgtest", "bench", "bench/money"},
 	}
 }
 
