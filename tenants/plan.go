@@ -23,6 +23,9 @@ func (p *Plan) UnmarshalYAML(unmarshal func(any) error) error {
 	if err := unmarshal(&v); err != nil {
 		return err
 	}
+	if v.WhenNoScheduler == Refuse {
+		v.WhenNoScheduler = ""
+	}
 	*p = Plan(v)
 	return nil
 }
@@ -41,6 +44,14 @@ const (
 	maxBurst      = 100
 
 	maxModelLimits = 100 // models, of a plan or a tenant
+)
+
+// What becomes of requests to a pool whose shared scheduler doesn't answer: they
+// are refused, or the replica that has them places them by itself, where the
+// pool lists its endpoints.
+const (
+	Refuse  = "refuse" // the default; "" once a plan was read
+	StandIn = "embedded"
 )
 
 // How a pool keeps tenants apart: proven to, or by serving only one. A pool
@@ -120,6 +131,9 @@ func (p Plan) Validate() error {
 	if p.ReservedTokens < 0 || p.ReservedTokens > maxReserved {
 		complain("reserved_tokens: %d, want 0 to %d", p.ReservedTokens, maxReserved)
 	}
+	if p.WhenNoScheduler != "" && p.WhenNoScheduler != StandIn {
+		complain("when_no_scheduler: %q, want %s or %s", p.WhenNoScheduler, Refuse, StandIn)
+	}
 	if p.TTFTMillis < 0 || p.TTFTMillis > maxTTFTMillis {
 		complain("ttft_ms: %d, want 0 to %d", p.TTFTMillis, maxTTFTMillis)
 	}
@@ -162,7 +176,7 @@ type Querier interface {
 func LoadPlans(ctx context.Context, q Querier) (map[string]Plan, error) {
 	rows, err := q.Query(ctx, `
 		SELECT name, bands, weight, fairness, limits, key_limits, project_limits, model_limits, burst,
-		       retention_days, reserved_tokens, ttft_ms, regions, isolation
+		       retention_days, reserved_tokens, ttft_ms, regions, isolation, when_no_scheduler
 		  FROM plans`)
 	if err != nil {
 		return nil, fmt.Errorf("load plans: %w", err)
@@ -172,7 +186,7 @@ func LoadPlans(ctx context.Context, q Querier) (map[string]Plan, error) {
 	_, err = pgx.ForEachRow(rows,
 		[]any{
 			&p.Name, &p.Bands, &p.Weight, &p.Fairness, &p.Limits, &p.KeyLimits, &p.ProjectLimits, &p.ModelLimits, &p.Burst,
-			&p.RetentionDays, &p.ReservedTokens, &p.TTFTMillis, &p.Regions, &p.Isolation,
+			&p.RetentionDays, &p.ReservedTokens, &p.TTFTMillis, &p.Regions, &p.Isolation, &p.WhenNoScheduler,
 		},
 		func() error {
 			if len(p.ModelLimits) == 0 {
@@ -207,17 +221,19 @@ func PutPlans(ctx context.Context, tx pgx.Tx, plans map[string]Plan) error {
 		}
 		_, err := tx.Exec(ctx, `
 			INSERT INTO plans (name, bands, weight, fairness, limits, key_limits, retention_days,
-			                   reserved_tokens, ttft_ms, regions, isolation, project_limits, model_limits, burst)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+			                   reserved_tokens, ttft_ms, regions, isolation, project_limits, model_limits, burst,
+			                   when_no_scheduler)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 			ON CONFLICT (name) DO UPDATE
 			   SET bands = excluded.bands, weight = excluded.weight, fairness = excluded.fairness,
 			       limits = excluded.limits, key_limits = excluded.key_limits, retention_days = excluded.retention_days,
 			       reserved_tokens = excluded.reserved_tokens, ttft_ms = excluded.ttft_ms,
 			       regions = excluded.regions, isolation = excluded.isolation,
-			       project_limits = excluded.project_limits, model_limits = excluded.model_limits, burst = excluded.burst
+			       project_limits = excluded.project_limits, model_limits = excluded.model_limits, burst = excluded.burst,
+			       when_no_scheduler = excluded.when_no_scheduler
 			 WHERE plans.* IS DISTINCT FROM excluded.*`,
 			p.Name, p.Bands, p.Weight, p.Fairness, p.Limits, p.KeyLimits, p.RetentionDays,
-			p.ReservedTokens, p.TTFTMillis, regions(p.Regions), p.Isolation, p.ProjectLimits, p.ModelLimits, p.Burst)
+			p.ReservedTokens, p.TTFTMillis, regions(p.Regions), p.Isolation, p.ProjectLimits, p.ModelLimits, p.Burst, p.WhenNoScheduler)
 		if err != nil {
 			return fmt.Errorf("store plan %q: %w", name, err)
 		}

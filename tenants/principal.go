@@ -77,6 +77,9 @@ type Plan struct {
 	// TTFTMillis is the time to first token that schedulers aim at, in
 	// milliseconds from when a request begins to wait; 0 is none.
 	TTFTMillis int `yaml:"ttft_ms" json:"ttft_ms"`
+	// WhenNoScheduler is what becomes of requests to a pool whose shared
+	// scheduler doesn't answer: "" or "refuse", or "embedded".
+	WhenNoScheduler string `yaml:"when_no_scheduler" json:"when_no_scheduler"`
 }
 
 // Principal is who is calling, after authentication. It is an immutable

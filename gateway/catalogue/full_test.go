@@ -36,6 +36,7 @@ plans:
     ttft_ms: 500
     regions: [eu-west, eu-north]
     isolation: verified
+    when_no_scheduler: embedded
 pools:
   - name: gpu
     region: eu-west
@@ -44,6 +45,18 @@ pools:
     endpoints:
       - {id: a, url: "https://10.0.0.1:8000", engine: vllm, accelerator: H100, role: decode, revision: r7, max_concurrency: 16, api_key_env: ENGINE_KEY, ca_file: /etc/weir/ca.pem}
       - {url: "http://10.0.0.2:8000", engine: sglang}
+  - name: remote
+    scheduler:
+      kind: llm-d
+      epp: ["grpcs://epp-0:9002", "grpcs://epp-1:9002"]
+      tls: {ca_file: /etc/weir/epp-ca.pem, cert_file: /etc/weir/client.pem, key_file: /etc/weir/client.key, server_name: epp}
+      objectives: {interactive: gold}
+      objectives_url: https://kube:6443/apis/llm-d.ai/v1alpha2/namespaces/pool/inferenceobjectives
+      metrics_url: http://epp-0:9090/metrics
+      allowed_destinations: [10.20.0.0/16, "engine-7:8000"]
+      scheme: https
+      max_concurrency: 8
+    endpoints: []
   - name: spill
     isolation: single-tenant
     tenants: [ten_a]
@@ -106,6 +119,7 @@ func TestChangesReadAsAPersonWouldSayThem(t *testing.T) {
 		"[chat, chat-latest]", "[chat, chat-8b]",
 		"https://10.0.0.1:8000", "https://10.0.0.9:8000",
 		"queue_ttl: 20s", "queue_ttl: 1m",
+		`"grpcs://epp-0:9002", "grpcs://epp-1:9002"`, `"grpcs://epp-1:9002", "grpcs://epp-2:9002"`,
 		`- {url: "http://10.0.0.2:8000", engine: sglang}`, `- {url: "http://10.0.0.3:8000"}`,
 		"weight: 3\n    fairness: project", "weight: 5\n    fairness: project",
 		"priority: -10", "priority: -20",
@@ -130,8 +144,8 @@ func TestEveryKeySurvivesTheDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	stored := snap.Document()
-	if len(stored.Models) != 2 || len(stored.Pools) != 2 {
-		t.Fatalf("stored %d models and %d pools, want 2 and 2", len(stored.Models), len(stored.Pools))
+	if len(stored.Models) != 2 || len(stored.Pools) != 3 {
+		t.Fatalf("stored %d models and %d pools, want 2 and 3", len(stored.Models), len(stored.Pools))
 	}
 	byName := map[string]catalogue.Model{}
 	for _, m := range stored.Models {

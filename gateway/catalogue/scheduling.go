@@ -14,13 +14,19 @@ import (
 )
 
 // Scheduling is how a pool queues and places requests: either bounds on Weir's
-// own policies, or a document in llm-d's form that sets everything.
+// own policies, or a document in llm-d's form that sets everything, or where a
+// scheduler is that other replicas share. Bounds are then those of what stands
+// in for it.
 type Scheduling struct {
+	Kind string `yaml:"kind,omitempty"` // embedded (default), llm-d, weir, llm-d-http
+
 	MaxConcurrency int           `yaml:"max_concurrency,omitempty"` // per endpoint that names none; 64
 	MaxQueued      int           `yaml:"max_queued,omitempty"`      // of the pool; 10000
 	MaxBandQueued  int           `yaml:"max_band_queued,omitempty"` // 5000
 	MaxFlowQueued  int           `yaml:"max_flow_queued,omitempty"` // 1000
 	QueueTTL       time.Duration `yaml:"queue_ttl,omitempty"`       // 60s
+
+	Shared `yaml:",inline"`
 
 	// ConfigFile names a file with the document. It is for people: Include puts
 	// the document in its place, and nothing else is stored.
@@ -56,15 +62,23 @@ func (s *Scheduling) UnmarshalYAML(n *yaml.Node) error {
 // isPicker reports whether a mapping is a document and not bounds.
 func isPicker(n *yaml.Node) bool {
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		if key := n.Content[i].Value; key == "apiVersion" || key == "kind" {
+		switch n.Content[i].Value {
+		case "apiVersion":
 			return true
+		case "kind":
+			if n.Content[i+1].Value == pickerconfig.Kind {
+				return true
+			}
 		}
 	}
 	return false
 }
 
 func (s *Scheduling) readBounds(n *yaml.Node) error {
-	known := []string{"max_concurrency", "max_queued", "max_band_queued", "max_flow_queued", "queue_ttl", "config_file"}
+	known := []string{
+		"max_concurrency", "max_queued", "max_band_queued", "max_flow_queued", "queue_ttl", "config_file", "kind",
+		"epp", "tls", "insecure_plaintext", "objectives", "objectives_url", "metrics_url", "allowed_destinations", "scheme",
+	}
 	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
 		if key := n.Content[i]; !slices.Contains(known, key.Value) {
 			return &yaml.TypeError{Errors: []string{fmt.Sprintf(
@@ -72,7 +86,18 @@ func (s *Scheduling) readBounds(n *yaml.Node) error {
 				key.Line, key.Value, strings.Join(known, ", "), pickerconfig.Kind)}}
 		}
 	}
-	return n.Decode((*bounds)(s))
+	if err := n.Decode((*bounds)(s)); err != nil {
+		return err
+	}
+	if s.Kind == KindEmbedded {
+		s.Kind = ""
+	}
+	return nil
+}
+
+// hasBounds reports whether any of Weir's own policies is bounded.
+func (s Scheduling) hasBounds() bool {
+	return s.MaxConcurrency != 0 || s.MaxQueued != 0 || s.MaxBandQueued != 0 || s.MaxFlowQueued != 0 || s.QueueTTL != 0
 }
 
 // MarshalYAML writes the form that was read.
@@ -149,7 +174,7 @@ func (s Scheduling) validate(c *complaints, pool string, bands []Band) {
 	}
 	if s.ConfigFile != "" {
 		c.add("pool %s: scheduler: config_file %s was not read", pool, s.ConfigFile)
-		if s != (Scheduling{ConfigFile: s.ConfigFile}) {
+		if s.hasBounds() {
 			c.add("pool %s: scheduler: config_file sets everything: leave the limits out", pool)
 		}
 	}
@@ -183,13 +208,22 @@ type Scheduler struct {
 	Config            scheduler.Config
 	PropagatePriority bool // engines are to be told a request's priority
 
+	// Objectives are the InferenceObjectives of a shared scheduler's bands, by
+	// priority.
+	Objectives map[int]string
+
 	from source
 }
 
-// source is what a Scheduler was made from.
-type source struct {
-	settings Scheduling
-	bands    string
+// source is what a Scheduler was made from, in words.
+type source struct{ settings, bands string }
+
+func sourceOf(s Scheduling, bands []Band) source {
+	settings, err := yaml.Marshal(s)
+	if err != nil { // never: it was read from such a text
+		settings = fmt.Append(nil, s)
+	}
+	return source{string(settings), fmt.Sprint(bands)}
 }
 
 // Same reports whether two were made from the same settings and bands.
@@ -198,10 +232,10 @@ func (s Scheduler) Same(other Scheduler) bool { return s.from == other.from }
 // scheduler joins the settings with the bands of the catalogue, so that
 // policies which go by rank know all of them.
 func (s Scheduling) scheduler(bands []Band) Scheduler {
-	from := source{s, fmt.Sprint(bands)}
+	from := sourceOf(s, bands)
 	doc, err := s.document()
 	if doc == nil || err != nil { // what is stored was read before: there is no error
-		return Scheduler{from: from, Config: scheduler.Config{
+		return Scheduler{from: from, Objectives: s.objectives(bands), Config: scheduler.Config{
 			MaxConcurrency: s.MaxConcurrency, MaxQueued: s.MaxQueued,
 			MaxBandQueued: s.MaxBandQueued, MaxFlowQueued: s.MaxFlowQueued, TTL: s.QueueTTL,
 		}}

@@ -84,6 +84,7 @@ func (d *Document) validatePools(c *complaints) map[string]bool {
 			c.add("pool %s: isolation is single-tenant, and %d tenants are named: name the one that it serves", p.Name, len(p.Tenants))
 		}
 		p.Scheduler.validate(c, p.Name, d.Bands)
+		p.validateShared(c, d.Bands)
 		ids, urls := map[string]bool{}, map[string]bool{}
 		for _, e := range p.Endpoints {
 			c.name("pool "+p.Name+": endpoint", e.ID, ids)
@@ -107,6 +108,17 @@ func (d *Document) validateModels(c *complaints, pools map[string]bool) {
 			c.name("model name or alias", n, all)
 		}
 		m.validate(c, pools)
+		d.validateSpills(c, m)
+	}
+}
+
+// validateSpills checks that somebody can tell how busy the routes' pools are.
+func (d *Document) validateSpills(c *complaints, m Model) {
+	for _, r := range m.Routes {
+		shared := slices.ContainsFunc(d.Pools, func(p Pool) bool { return p.Name == r.Pool && p.Scheduler.IsShared() })
+		if shared && r.SpillWhen != nil {
+			c.add("model %s: route to %s: the pool's shared scheduler doesn't say how busy it is: leave spill_when out", m.Name, r.Pool)
+		}
 	}
 }
 
