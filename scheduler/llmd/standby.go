@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -11,6 +12,8 @@ import (
 
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"weir/scheduler"
 )
 
 // StandbyConfig sets a Standby. Zero fields but EPPs take the default that is
@@ -65,15 +68,16 @@ func NewStandby(log *slog.Logger, c StandbyConfig) (*Standby, error) {
 	return s, nil
 }
 
-// Pick returns the scheduler to use now. The error is ErrNoScheduler.
-func (s *Standby) Pick() (Peer, error) {
+// Pick returns which scheduler to use now, by its place in the list, and none of
+// those that were tried already. The error is ErrNoScheduler.
+func (s *Standby) Pick(tried ...int) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := best(s.members)
+	i := best(s.members, tried)
 	if i < 0 || s.closed {
-		return nil, ErrNoScheduler
+		return 0, ErrNoScheduler
 	}
-	if s.using != i {
+	if len(tried) == 0 && s.using != i {
 		if s.using >= 0 {
 			s.failovers++
 			s.log.Warn("another scheduler is used now",
@@ -81,7 +85,40 @@ func (s *Standby) Pick() (Peer, error) {
 		}
 		s.using = i
 	}
+	return i, nil
+}
+
+// Peer is the scheduler at a place in the list, over the connection that it has
+// now. The error is ErrNoScheduler once the list is closed.
+func (s *Standby) Peer(i int) (Peer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, ErrNoScheduler
+	}
 	return &picked{list: s, member: s.members[i], conn: s.members[i].conn}, nil
+}
+
+// Refused takes in that the scheduler at a place in the list refused a request
+// with err: one that is about to stop is left, and one that again and again
+// knows no endpoint, where there is another.
+func (s *Standby) Refused(i int, err error) {
+	refusal, ok := errors.AsType[*scheduler.Refusal](err)
+	if !ok {
+		return
+	}
+	switch refusal.Reason {
+	case scheduler.ShuttingDown:
+	case scheduler.NoEndpoints:
+		if len(s.members) == 1 {
+			return
+		}
+	default:
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.members[i].broke(err, time.Now())
 }
 
 // Len is how many schedulers there are.

@@ -27,7 +27,7 @@ func TestAMemberIsJudged(t *testing.T) {
 		garbage = errors.New("no destination in the answer")
 		left    = status.Error(codes.Canceled, "context canceled")
 		stops   = &scheduler.Refusal{Reason: scheduler.ShuttingDown}
-		full    = &scheduler.Refusal{Reason: scheduler.PoolFull}
+		empty   = &scheduler.Refusal{Reason: scheduler.NoEndpoints}
 	)
 	for name, test := range map[string]struct {
 		events []any // findings, errors of streams (nil of a good one), times that pass
@@ -44,7 +44,8 @@ func TestAMemberIsJudged(t *testing.T) {
 		"its stream broke":                          {[]any{serving, broken}, true},
 		"its stream broke, wrapped":                 {[]any{fmt.Errorf("receive: %w", broken)}, true},
 		"it is about to stop":                       {[]any{stops}, true},
-		"it refused a request":                      {[]any{full, full}, false},
+		"it knew no endpoint, once":                 {[]any{empty}, false},
+		"it knows no endpoint":                      {[]any{empty, empty, empty}, true},
 		"callers left":                              {[]any{left, left, left, left}, false},
 		"one answer was garbage":                    {[]any{garbage, garbage}, false},
 		"three in a row were garbage":               {[]any{garbage, garbage, garbage}, true},
@@ -88,15 +89,16 @@ func TestTheFirstThatAnswersIsUsed(t *testing.T) {
 	up, down, coming := &member{}, &member{down: true}, &member{down: true, good: 1}
 	for name, test := range map[string]struct {
 		members []*member
+		tried   []int
 		want    int
 	}{
-		"the first":                                {[]*member{up, up}, 0},
-		"the standby of one that is down":          {[]*member{down, up}, 1},
-		"the standby while the first is coming":    {[]*member{coming, up}, 1},
-		"one that is coming, where nobody else is": {[]*member{down, coming}, 1},
-		"nobody": {[]*member{down, down}, -1},
+		"the first":                                {[]*member{up, up}, nil, 0},
+		"the standby of one that is down":          {[]*member{down, up}, nil, 1},
+		"the standby while the first is coming":    {[]*member{coming, up}, nil, 1},
+		"one that is coming, where nobody else is": {[]*member{down, coming}, nil, 1},
+		"nobody": {[]*member{down, down}, nil, -1},
 	} {
-		if got := best(test.members); got != test.want {
+		if got := best(test.members, test.tried); got != test.want {
 			t.Errorf("%s: %d, want %d", name, got, test.want)
 		}
 	}

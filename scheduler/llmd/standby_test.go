@@ -15,6 +15,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"weir/scheduler"
 	"weir/scheduler/llmd"
 )
 
@@ -81,11 +82,11 @@ func standby(t *testing.T, all ...*epp) *llmd.Standby {
 }
 
 func name(s *llmd.Standby) string {
-	p, err := s.Pick()
+	i, err := s.Pick()
 	if err != nil {
 		return err.Error()
 	}
-	return p.Name()
+	return s.State().EPPs[i].Address
 }
 
 func until(t *testing.T, what string, ok func() bool) {
@@ -133,7 +134,7 @@ func TestOneBrokenStreamMovesTheNextRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	p, err := s.Pick()
+	p, err := s.Peer(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,8 +147,19 @@ func TestOneBrokenStreamMovesTheNextRequest(t *testing.T) {
 	if got := name(s); got != second.address {
 		t.Errorf("after a broken stream %s is used", got)
 	}
-	s.Close()
+	if _, err := s.Pick(1); !errors.Is(err, llmd.ErrNoScheduler) {
+		t.Errorf("with the standby tried: %v", err)
+	}
+	s.Refused(1, &scheduler.Refusal{Reason: scheduler.BandFull})
+	if got := name(s); got != second.address {
+		t.Errorf("after the refusal of a full band %s is used", got)
+	}
+	s.Refused(1, &scheduler.Refusal{Reason: scheduler.ShuttingDown})
 	if _, err := s.Pick(); !errors.Is(err, llmd.ErrNoScheduler) {
+		t.Errorf("with one broken and one that stops: %v", err)
+	}
+	s.Close()
+	if _, err := s.Peer(0); !errors.Is(err, llmd.ErrNoScheduler) {
 		t.Errorf("a closed list gave %v", err)
 	}
 }
@@ -173,7 +185,7 @@ func TestASilentSchedulerLetsGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	p, err := s.Pick()
+	p, err := s.Peer(0)
 	if err != nil {
 		t.Fatal(err)
 	}
