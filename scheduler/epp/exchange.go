@@ -1,0 +1,231 @@
+package epp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"weir/scheduler"
+	"weir/scheduler/extproc"
+)
+
+// exchange is one request on its stream.
+//
+// The stream's own goroutine schedules and waits for an eviction; another one,
+// the reader, takes what the caller sends meanwhile: that it leaves, and later
+// how the answer goes on. Whichever sends holds sending.
+type exchange struct {
+	caller
+
+	s      *Server
+	stream extprocv3.ExternalProcessor_ProcessServer
+
+	id, path string
+	subset   subset
+	body     []byte
+	held     int64 // bytes of it that the server counts
+	bare     bool  // the request has no body
+	trailers bool  // it has trailers
+	waited   time.Duration
+
+	leave context.CancelCauseFunc // leaves the queue
+
+	sending sync.Mutex
+	closed  bool // nothing more is sent
+
+	lease  scheduler.Lease
+	routed chan struct{} // closed once the caller was told where to send
+	done   chan struct{} // closed when the reader has ended
+	answer answer        // the reader's
+	fault  error         // why the reader has ended, if that is the caller's fault
+}
+
+func (x *exchange) key() string { return x.pool + "/" + x.id }
+
+// run schedules the request and sees it to its end.
+func (x *exchange) run(r *scheduler.Request) error {
+	ctx, leave := context.WithCancelCause(x.stream.Context())
+	defer leave(nil)
+	x.leave, x.routed, x.done = leave, make(chan struct{}), make(chan struct{})
+	if !x.s.register(x) {
+		return x.refuse(&refusal{status: 409, kind: kindInvalid, message: "a request with this x-request-id runs already", reason: scheduler.Internal})
+	}
+	defer x.s.forget(x)
+	x.s.readers.Go(x.read)
+
+	refused := x.schedule(ctx, r)
+	if refused != nil {
+		return x.refuse(refused)
+	}
+	// However the exchange ends: nothing if its end was told.
+	defer x.lease.End(scheduler.Outcome{Result: scheduler.Abandoned})
+	if err := x.route(); err != nil {
+		return err
+	}
+	x.release()
+	select {
+	case <-x.done:
+		return x.fault
+	case <-x.lease.Evicted():
+		x.evict()
+		return nil
+	}
+}
+
+// schedule waits for the request's endpoint. Who isn't the primary any more when
+// the endpoint comes gives it back: another may be by now.
+func (x *exchange) schedule(ctx context.Context, r *scheduler.Request) *refusal {
+	began := x.s.cfg.Now()
+	sched, known := x.s.fleet.Scheduler(x.pool)
+	if !known || !x.s.primary() {
+		return standby()
+	}
+	if !x.narrow(r) {
+		return refusalOf(&scheduler.Refusal{Reason: scheduler.NoEndpoints, RetryAfter: time.Second})
+	}
+	count := x.s.metrics.waits(x.pool, r)
+	lease, err := sched.Schedule(ctx, *r)
+	x.waited = x.s.cfg.Now().Sub(began)
+	if err == nil {
+		switch {
+		case !x.s.primary():
+			err = errStandby
+		case x.subset.given && !x.subset.holds(lease.Targets()):
+			// What it allows is full: what llm-d says when its filters leave nothing.
+			err = &scheduler.Refusal{Reason: scheduler.PoolFull, RetryAfter: time.Second}
+		}
+		if err != nil {
+			lease.End(scheduler.Outcome{Result: scheduler.CallerFault}) // costs nothing and says nothing of the endpoint
+		}
+	}
+	count(ctx, err, x.waited)
+	if err == nil {
+		x.lease = lease
+		return nil
+	}
+	refused := refusalOf(err)
+	if errors.Is(err, errStandby) || errors.Is(context.Cause(ctx), errStandby) {
+		refused = standby()
+	}
+	refused.waited = x.waited
+	return refused
+}
+
+// narrow has the scheduler avoid what a proxy's hint doesn't name. It is false
+// where that leaves nothing.
+func (x *exchange) narrow(r *scheduler.Request) bool {
+	if !x.subset.given {
+		return true
+	}
+	left := false
+	for _, e := range x.s.fleet.Endpoints(x.pool) {
+		if x.subset.has(e.URL) {
+			left = true
+		} else {
+			r.Exclude = append(r.Exclude, e.ID)
+		}
+	}
+	return left
+}
+
+// route tells the caller where the request goes, and for other callers than
+// gateways of ours repeats its body: they forward what comes back.
+func (x *exchange) route() error {
+	message, err := routed(x.lease.Targets(), x.waited, x.own)
+	if err != nil {
+		return err
+	}
+	x.sending.Lock()
+	defer x.sending.Unlock()
+	defer close(x.routed)
+	if err := x.stream.Send(message); err != nil {
+		return err
+	}
+	if !x.bare {
+		for piece, last := range extproc.Chunks(x.lease.Body(), extproc.MaxPiece) {
+			if err := x.stream.Send(requestPiece(piece, last && !x.trailers)); err != nil {
+				return err
+			}
+		}
+	}
+	if x.trailers {
+		return x.stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}}})
+	}
+	return nil
+}
+
+// release gives the body back: a stream may run for minutes more.
+func (x *exchange) release() {
+	if x.held > 0 {
+		_ = x.s.hold(-x.held)
+	}
+	x.body, x.held = nil, 0
+	if x.lease != nil {
+		x.lease.Observe(scheduler.Progress{Kind: scheduler.HeadersReceived}) // what it keeps of the body, too
+	}
+}
+
+// refuse ends the exchange before it has an endpoint.
+func (x *exchange) refuse(r *refusal) error { return x.send(r.immediate(x.path)) }
+
+// evict takes the endpoint back, and waits until the caller has left it.
+func (x *exchange) evict() {
+	if x.send(evicted().immediate(x.path)) != nil {
+		return
+	}
+	patience := time.NewTimer(x.s.cfg.Evicting)
+	defer patience.Stop()
+	select {
+	case <-x.done:
+	case <-patience.C:
+	}
+	x.sending.Lock()
+	x.closed = true // the reader must not answer on a stream that is over
+	x.sending.Unlock()
+}
+
+func (x *exchange) send(m *extprocv3.ProcessingResponse) error {
+	x.sending.Lock()
+	defer x.sending.Unlock()
+	if x.closed {
+		return io.ErrClosedPipe
+	}
+	return x.stream.Send(m)
+}
+
+// read takes what the caller sends after its request, until it closes the
+// stream or breaks the protocol.
+func (x *exchange) read() {
+	defer close(x.done)
+	for {
+		m, err := x.stream.Recv()
+		if err != nil {
+			x.leave(errLeft)
+			return
+		}
+		select { // it may come before the one who sent the answer has noted that it did
+		case <-x.routed:
+		case <-x.stream.Context().Done():
+			return
+		}
+		if x.fault = x.respond(m); x.fault != nil {
+			return
+		}
+	}
+}
+
+func requestPiece(piece []byte, last bool) *extprocv3.ProcessingResponse {
+	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{
+		Response: &extprocv3.CommonResponse{BodyMutation: streamed(piece, last)},
+	}}}
+}
+
+func streamed(piece []byte, last bool) *extprocv3.BodyMutation {
+	return &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{
+		StreamedResponse: &extprocv3.StreamedBodyResponse{Body: piece, EndOfStream: last},
+	}}
+}
