@@ -1,12 +1,17 @@
 package api
 
 import (
+	"cmp"
+	"context"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
 	"weir/api/inference"
 	"weir/gateway"
+	"weir/responses"
+	"weir/scheduler"
 	"weir/tenants"
 )
 
@@ -18,9 +23,17 @@ type Queue interface {
 	Waiting(p *tenants.Principal, id string, most int) (list []gateway.Waiting, more bool)
 }
 
+// Orders shows the background responses that wait until a replica takes them up,
+// or that wait at another one. A *responses.Runs is one.
+type Orders interface {
+	// Waiting lists those of the owner's project, as Queue does.
+	Waiting(ctx context.Context, o responses.Owner, id string, most int) ([]responses.Waiting, error)
+}
+
 const (
 	defaultWaiting = 20
 	maxWaiting     = 100
+	allOrders      = 1000 // as many as a tenant may have
 )
 
 // waitingView is a waiting request as its project sees it. It names no other
@@ -29,6 +42,7 @@ type waitingView struct {
 	ID              string   `json:"id"`
 	Object          string   `json:"object"`
 	ClientRequestID *string  `json:"client_request_id"`
+	ResponseID      *string  `json:"response_id"` // of a background response
 	Model           string   `json:"model"`
 	Band            string   `json:"band"`
 	Tier            string   `json:"service_tier"`
@@ -51,15 +65,65 @@ func (s *Server) listQueue(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	list := waitingList{Object: "list", Data: []waitingView{}}
-	if s.queue != nil {
-		var waiting []gateway.Waiting
-		waiting, list.More = s.queue.Waiting(x.principal, query.Get("request"), most)
-		for _, w := range waiting {
-			list.Data = append(list.Data, viewOfWaiting(w))
-		}
+	waiting, more, err := s.waiting(x, query.Get("request"), most)
+	if err != nil {
+		return err
+	}
+	list := waitingList{Object: "list", Data: make([]waitingView, 0, len(waiting)), More: more}
+	for _, w := range waiting {
+		list.Data = append(list.Data, viewOfWaiting(w))
 	}
 	return s.answerJSON(x, list)
+}
+
+// waiting is what waits here, and what was ordered and waits elsewhere. Here is
+// looked first: what is taken up meanwhile is then seen once, not never.
+func (s *Server) waiting(x *exchange, id string, most int) (list []gateway.Waiting, more bool, err error) {
+	if s.queue != nil {
+		list, more = s.queue.Waiting(x.principal, id, most)
+	}
+	if s.orders == nil {
+		return list, more, nil
+	}
+	here := make(map[string]bool)
+	for i := range list {
+		here[list[i].Response] = true
+	}
+	enough := most + 1 + len(here)
+	if len(x.principal.Models) > 0 {
+		enough = allOrders // some of them may not be shown
+	}
+	ordered, err := s.orders.Waiting(x.Request().Context(), x.owner(), id, enough)
+	if err != nil {
+		return nil, false, err
+	}
+	for i := range ordered {
+		if w, ok := s.ordered(x.principal, &ordered[i]); ok && !here[w.Response] {
+			list = append(list, w)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b gateway.Waiting) int {
+		return a.Since.Compare(b.Since)
+	})
+	if len(list) > most {
+		list, more = list[:most], true
+	}
+	return list, more, nil
+}
+
+// ordered is a background response as one of the requests that wait. False: the
+// key may not use its model.
+func (s *Server) ordered(p *tenants.Principal, o *responses.Waiting) (gateway.Waiting, bool) {
+	name := o.Model
+	if m, ok := s.catalogue().Lookup(name); ok {
+		name = m.Name
+	}
+	band, tier := p.Band(tenants.TierBackground)
+	return gateway.Waiting{
+		ID: o.ID, ClientRequestID: cmp.Or(o.ClientID, o.ID), Response: o.ID, Model: name, Band: band, Tier: tier,
+		Since: o.CreatedAt, Waited: max(s.now().Sub(o.CreatedAt), 0),
+		Position: &scheduler.Position{Ahead: o.Place - 1},
+	}, p.MayUse(name)
 }
 
 // limitOf reads ?limit=.
@@ -84,6 +148,9 @@ func viewOfWaiting(w gateway.Waiting) waitingView {
 	}
 	if w.ClientRequestID != "" {
 		v.ClientRequestID = &w.ClientRequestID
+	}
+	if w.Response != "" {
+		v.ResponseID = &w.Response
 	}
 	if p := w.Position; p != nil {
 		place := p.Ahead + 1

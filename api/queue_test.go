@@ -41,9 +41,9 @@ func TestTheQueueIsShownToItsProject(t *testing.T) {
 	s := New(slog.New(slog.DiscardHandler), Deps{Keys: newKeyring(), Gateway: runner(respond), Queue: q, Catalogue: func() Catalogue { return newShop() }})
 	w := ask(t, s.Handler(), "/v1/queue?request=job-7&limit=3", "Bearer good")
 	const want = `{"object":"list","data":[` +
-		`{"id":"req_1","object":"queued_request","client_request_id":"job-7","model":"sim-chat","band":"standard","service_tier":"default","created_at":1700000000,"waited":1.5,"position":3,"expected_wait":0.7},` +
-		`{"id":"req_2","object":"queued_request","client_request_id":null,"model":"sim-chat","band":"batch","service_tier":"flex","created_at":1700000000,"waited":0,"position":1,"expected_wait":null},` +
-		`{"id":"req_3","object":"queued_request","client_request_id":null,"model":"sim-chat","band":"batch","service_tier":"flex","created_at":1700000000,"waited":0,"position":null,"expected_wait":null}` +
+		`{"id":"req_1","object":"queued_request","client_request_id":"job-7","response_id":null,"model":"sim-chat","band":"standard","service_tier":"default","created_at":1700000000,"waited":1.5,"position":3,"expected_wait":0.7},` +
+		`{"id":"req_2","object":"queued_request","client_request_id":null,"response_id":null,"model":"sim-chat","band":"batch","service_tier":"flex","created_at":1700000000,"waited":0,"position":1,"expected_wait":null},` +
+		`{"id":"req_3","object":"queued_request","client_request_id":null,"response_id":null,"model":"sim-chat","band":"batch","service_tier":"flex","created_at":1700000000,"waited":0,"position":null,"expected_wait":null}` +
 		`],"has_more":true}`
 	if diff := cmp.Diff(want, w.Body.String()); diff != "" || w.Code != http.StatusOK {
 		t.Errorf("%d (-want +got)\n%s", w.Code, diff)

@@ -82,6 +82,7 @@ type Server struct {
 	kept       Responses
 	background *responses.Background // nil: there is none
 	queue      Queue
+	orders     Orders // nil: there are none
 	limits     Limits
 	replays    Replays
 	catalogue  func() Catalogue
@@ -124,6 +125,7 @@ func New(log *slog.Logger, d Deps) *Server {
 	s.kept, s.responses = d.Responses, s.newResponses(d.Responses, d.Sealer)
 	if d.Background.Runs != nil {
 		s.background = responses.NewBackground(log, s.responses, d.Background)
+		s.orders = d.Background.Runs
 	}
 	s.public = s.newPublic()
 	s.ops = s.newOps(d)

@@ -53,6 +53,7 @@ func (o Operation) sold() string {
 type Call struct {
 	ID              string // req_..., ours
 	ClientRequestID string // what the caller calls it; never used as a key
+	Response        string // the background response that it makes, resp_...; "" where it makes none
 	Principal       *tenants.Principal
 	Operation       Operation
 	Model           string // as the caller named it: a public name or an alias

@@ -67,7 +67,7 @@ func (x *exchange) waiter(r *scheduler.Request, now time.Time) waiter {
 	c := &x.call
 	return waiter{
 		shown: Waiting{
-			ID: c.ID, ClientRequestID: c.ClientRequestID, Model: x.model.Name, Pool: x.pool.Name,
+			ID: c.ID, ClientRequestID: c.ClientRequestID, Response: c.Response, Model: x.model.Name, Pool: x.pool.Name,
 			Band: x.band, Tier: x.tier, Since: x.queuedAt,
 		},
 		owner: owner{c.Principal.Tenant, c.Principal.Project},

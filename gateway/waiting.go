@@ -13,7 +13,8 @@ import (
 type Waiting struct {
 	ID              string              `json:"id"`
 	ClientRequestID string              `json:"client_request_id,omitempty"`
-	Model           string              `json:"model"` // public name
+	Response        string              `json:"response_id,omitempty"` // that it makes in the background
+	Model           string              `json:"model"`                 // public name
 	Pool            string              `json:"pool"`
 	Band            string              `json:"band"`
 	Tier            tenants.Tier        `json:"service_tier"`
@@ -166,13 +167,13 @@ func (w *waiter) look(now time.Time) (Waiting, bool) {
 
 // Waiting lists the requests of the caller's project that wait at this
 // gateway, the oldest first; of models that the key may not use it shows
-// nothing. With an id, ours or the caller's own, it lists those of that name
-// alone. More says that there are others beyond the most. A project that asks
+// nothing. With an id, ours or the caller's own, or of a background response, it
+// lists those of that name alone. More says that there are others beyond the most. A project that asks
 // too often is shown no positions.
 func (g *Gateway) Waiting(p *tenants.Principal, id string, most int) (list []Waiting, more bool) {
 	now := time.Now()
 	found, looks := g.waiters.find(owner{p.Tenant, p.Project}, most+1, now, func(w *waiter) bool {
-		return p.MayUse(w.shown.Model) && (id == "" || id == w.shown.ID || id == w.shown.ClientRequestID)
+		return p.MayUse(w.shown.Model) && (id == "" || id == w.shown.ID || id == w.shown.ClientRequestID || id == w.shown.Response)
 	})
 	if more = len(found) > most; more {
 		found = found[:most]

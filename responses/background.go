@@ -60,7 +60,13 @@ type Background struct {
 
 	mu      sync.Mutex
 	running map[string]context.CancelCauseFunc // by response
-	busy    map[tenants.ID]int
+	busy    map[tenants.ID]*share
+}
+
+// share is what a tenant has of this process's places.
+type share struct {
+	runs     int
+	deferred time.Time // when its waiting runs were last told that they wait for these
 }
 
 // NewBackground makes one on the service that makes the other responses.
@@ -73,7 +79,7 @@ func NewBackground(log *slog.Logger, s *Service, deps BackgroundDeps) *Backgroun
 	}
 	return &Background{
 		log: log, service: s, deps: deps, seats: eventlog.NewMemory(eventlog.Config{}, s.deps.Now),
-		running: map[string]context.CancelCauseFunc{}, busy: map[tenants.ID]int{},
+		running: map[string]context.CancelCauseFunc{}, busy: map[tenants.ID]*share{},
 	}
 }
 
@@ -167,25 +173,56 @@ func (b *Background) stop(id string) {
 	}
 }
 
-// enter notes a run of this process. False: the tenant has its share of them.
-func (b *Background) enter(id RunID, cancel context.CancelCauseFunc) bool {
+// enter takes a place for a run of the tenant's. False: it has its share of them.
+// Tell says that this is to be said to those that wait.
+func (b *Background) enter(t tenants.ID, now time.Time) (ok, tell bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.busy[id.Tenant] >= b.deps.PerTenant || b.running[id.Response] != nil {
+	s := b.busy[t]
+	if s == nil {
+		s = &share{deferred: now}
+		b.busy[t] = s
+	}
+	if s.runs < b.deps.PerTenant {
+		s.runs++
+		return true, false
+	}
+	if tell = now.Sub(s.deferred) >= deferEvery; tell {
+		s.deferred = now
+	}
+	return false, tell
+}
+
+// deferEvery is how often a tenant's waiting runs are told why they wait: well
+// within Overdue.
+const deferEvery = time.Minute
+
+func (b *Background) leave(t tenants.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.busy[t]; s.runs == 1 {
+		delete(b.busy, t)
+	} else {
+		s.runs--
+	}
+}
+
+// hold notes a run of this process, so that it can be stopped. False: the process
+// has not let go of it yet since it lost it.
+func (b *Background) hold(response string, cancel context.CancelCauseFunc) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.running[response] != nil {
 		return false
 	}
-	b.busy[id.Tenant]++
-	b.running[id.Response] = cancel
+	b.running[response] = cancel
 	return true
 }
 
-func (b *Background) leave(id RunID) {
+func (b *Background) drop(response string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.running, id.Response)
-	if b.busy[id.Tenant]--; b.busy[id.Tenant] == 0 {
-		delete(b.busy, id.Tenant)
-	}
+	delete(b.running, response)
 }
 
 // Reclaim finds runs whose runner vanished, and those whose job was lost, and

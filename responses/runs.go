@@ -99,32 +99,55 @@ func (r *Runs) Order(ctx context.Context, o *Ordered, enqueue func(context.Conte
 	})
 }
 
-// Claim gives a run that nobody holds to the runner; nil when it is over or in
-// other hands.
-func (r *Runs) Claim(ctx context.Context, id RunID, runner string) (*Claimed, error) {
-	keys, err := r.vault.Keys(ctx, id.Tenant)
+// Claim gives the runner the first of the tenant's runs that is due and that
+// nobody holds, in the order in which they were asked for. It returns nil where
+// none waits; the error is an *Again where one will be due.
+func (r *Runs) Claim(ctx context.Context, t tenants.ID, runner string) (*Claimed, error) {
+	keys, err := r.vault.Keys(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	c := &Claimed{RunID: id}
+	c := &Claimed{RunID: RunID{Tenant: t}}
 	var request, object []byte
 	err = r.worker.QueryRow(ctx, `
-		SELECT project_id, key_id, request, client_id, lost, shown, status, object, created_at
-		  FROM weir_claim_run($1, $2, $3)`, id.Tenant, id.Response, runner).
-		Scan(&c.Project, &c.Key, &request, &c.ClientID, &c.Lost, &c.Shown, &c.Status, &object, &c.CreatedAt)
+		SELECT response_id, project_id, key_id, request, client_id, lost, shown, status, object, created_at
+		  FROM weir_take_run($1, $2)`, t, runner).
+		Scan(&c.Response, &c.Project, &c.Key, &request, &c.ClientID, &c.Lost, &c.Shown, &c.Status, &object, &c.CreatedAt)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, nil //nolint:nilnil // nothing to run is no error
+		return nil, r.nextIn(ctx, t)
 	case err != nil:
-		return nil, fmt.Errorf("claim run of %s: %w", id.Response, err)
+		return nil, fmt.Errorf("claim run of %s: %w", t, err)
 	}
-	if c.Request, err = keys.Open(request, aboutRequest+id.Response); err != nil {
-		return nil, fmt.Errorf("request of %s: %w", id.Response, err)
+	if c.Request, err = keys.Open(request, aboutRequest+c.Response); err != nil {
+		return nil, fmt.Errorf("request of %s: %w", c.Response, err)
 	}
-	if c.Object, err = keys.Open(object, aboutObject+id.Response); err != nil {
-		return nil, fmt.Errorf("response %s: %w", id.Response, err)
+	if c.Object, err = keys.Open(object, aboutObject+c.Response); err != nil {
+		return nil, fmt.Errorf("response %s: %w", c.Response, err)
 	}
 	return c, nil
+}
+
+// nextIn is an *Again until the tenant's first waiting run is due; nil where none
+// waits.
+func (r *Runs) nextIn(ctx context.Context, t tenants.ID) error {
+	var in *time.Duration
+	if err := r.worker.QueryRow(ctx, `SELECT weir_next_run_in($1)`, t).Scan(&in); err != nil {
+		return fmt.Errorf("next run of %s: %w", t, err)
+	}
+	if in == nil {
+		return nil
+	}
+	return &Again{After: max(*in, time.Second)}
+}
+
+// Defer says that the tenant's runs wait because others of it are made, and not
+// because their jobs were lost.
+func (r *Runs) Defer(ctx context.Context, t tenants.ID) error {
+	if _, err := r.worker.Exec(ctx, `SELECT weir_defer_runs($1)`, t); err != nil {
+		return fmt.Errorf("defer runs of %s: %w", t, err)
+	}
+	return nil
 }
 
 // Hold says that the runner lives, and that output was shown if it was. False
@@ -146,6 +169,16 @@ func (r *Runs) Started(ctx context.Context, id RunID, runner string, object []by
 // runner could not finish what it had begun.
 func (r *Runs) Release(ctx context.Context, id RunID, runner string, after time.Duration, lost bool) (bool, error) {
 	return r.ask(ctx, id, `SELECT weir_release_run($1, $2, $3, $4, $5)`, runner, after, lost)
+}
+
+// Requeue gives a run back of which nobody may see any more what was made: the
+// response is queued again, as the object says.
+func (r *Runs) Requeue(ctx context.Context, id RunID, runner string, after time.Duration, object []byte) (bool, error) {
+	keys, err := r.vault.Keys(ctx, id.Tenant)
+	if err != nil {
+		return false, err
+	}
+	return r.ask(ctx, id, `SELECT weir_requeue_run($1, $2, $3, $4, $5)`, runner, after, keys.Seal(object, aboutObject+id.Response))
 }
 
 func (r *Runs) ask(ctx context.Context, id RunID, query string, args ...any) (ok bool, err error) {

@@ -64,7 +64,7 @@ func TestCancelledNeverBecomesCompleted(t *testing.T) {
 	seen := map[string]int{}
 	for range 20 {
 		r, id := h.order(t, runs)
-		if c, err := runs.Claim(t.Context(), id, "runner"); c == nil || err != nil {
+		if c, err := runs.Claim(t.Context(), id.Tenant, "runner"); c == nil || err != nil {
 			t.Fatal(c, err)
 		}
 		ended := *r
@@ -121,7 +121,7 @@ func TestARunWhoseRunnerIsSilentIsTakenFromIt(t *testing.T) {
 	_, id := h.order(t, runs)
 	claim := func(runner string) *responses.Claimed {
 		t.Helper()
-		c, err := runs.Claim(t.Context(), id, runner)
+		c, err := runs.Claim(t.Context(), id.Tenant, runner)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +190,7 @@ func TestNobodyCancelsAnothersResponse(t *testing.T) {
 			t.Errorf("another %s looks: %v", name, err)
 		}
 	}
-	foreign := responses.RunID{Tenant: h.stranger.Tenant, Response: id.Response}
+	foreign := h.stranger.Tenant
 	if c, err := runs.Claim(t.Context(), foreign, "runner"); c != nil || err != nil {
 		t.Errorf("claimed as another tenant's: %v %v", c, err)
 	}

@@ -33,22 +33,34 @@ const (
 	longestWait = time.Minute
 )
 
-// Work makes one background response, if that is still to do and nobody else is
-// at it. The error is an *Again where it has to be looked at later; of any
-// other, a job may be tried again as it likes.
+// Work makes one background response of the tenant of id: the first that waits,
+// which need not be that of id. Of a tenant there are as many jobs as there are
+// responses to be made, so that each is made in its turn. The error is an *Again
+// where there is something to be looked at later; of any other, a job may be
+// tried again as it likes.
 func (b *Background) Work(ctx context.Context, id RunID) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	if !b.enter(id, cancel) {
+	ok, tell := b.enter(id.Tenant, time.Now())
+	if !ok {
+		if tell {
+			if err := b.deps.Runs.Defer(ctx, id.Tenant); err != nil {
+				b.log.WarnContext(ctx, "background runs that wait look as if their jobs were lost", "error", err)
+			}
+		}
 		return &Again{After: time.Second}
 	}
-	defer b.leave(id)
+	defer b.leave(id.Tenant)
 	runner := rand.Text()
-	c, err := b.deps.Runs.Claim(ctx, id, runner)
+	c, err := b.deps.Runs.Claim(ctx, id.Tenant, runner)
 	if c == nil || err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	w := &work{b: b, claimed: c, runner: runner, shown: c.Shown}
+	if !b.hold(c.Response, cancel) {
+		return w.release(ctx, retryPause, false)
+	}
+	defer b.drop(c.Response)
 	return w.run(ctx, cancel)
 }
 
@@ -128,7 +140,7 @@ func (w *work) prepare(ctx context.Context, p *tenants.Principal) error {
 	if err := w.sameItems(ctx, create); err != nil {
 		return err
 	}
-	w.made.call.Effect = w.effect
+	w.made.call.Effect, w.made.call.Response = w.effect, c.Response
 	w.answer = &answer{run: w.made, out: w, live: create.Stream}
 	if !create.Stream {
 		return nil
