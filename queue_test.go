@@ -23,12 +23,13 @@ prices: [{model: org/chat-1, input: "0.10", output: "0.40"}]
 // queued is /v1/queue.
 type queued struct {
 	Data []struct {
-		ID       string `json:"id"`
-		ClientID string `json:"client_request_id"`
-		Model    string
-		Band     string
-		Waited   float64
-		Position *int
+		ID         string `json:"id"`
+		ClientID   string `json:"client_request_id"`
+		ResponseID string `json:"response_id"`
+		Model      string
+		Band       string
+		Waited     float64
+		Position   *int
 	}
 	More bool `json:"has_more"`
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strings"
@@ -179,4 +180,132 @@ func TestARunThatWasEvictedIsMadeLater(t *testing.T) {
 	if got := w.asked(t, "gives way"); len(got) != 2 || got[0].Outcome != "aborted" || got[1].Outcome != "completed" {
 		t.Errorf("the engine was asked %+v", got)
 	}
+}
+
+// A run whose output somebody sees is made again, too. What was shown is taken
+// back: who followed is told so, who comes back to it is refused, and whoever
+// begins from the start gets one whole stream, under numbers that were never used.
+func TestAStreamThatWasEvictedIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	for name, environment := range map[string][]string{"alone": nil, "with a shared Redis": {sharedRedis(t)}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &whole{sound: startEngine(t, "--itl", "100ms")}
+			w.installation = installWith(t, strings.NewReplacer("ENGINE", w.sound, "default: standard, priority: interactive, flex: night", "default: standard, background: night").Replace(evictingCatalogue))
+			w.url, _ = w.serve(t, environment...)
+			s := open(t, http.MethodPost, w.url+"/v1/responses", w.key, `{"model":"org/chat-1","input":"gives way","background":true,"stream":true}`)
+			id, last := "", int64(-1)
+			for last < 12 {
+				e := s.next(t)
+				id, last = cmp.Or(e.Get("response.id").Str, id), e.Get("sequence_number").Int()
+			}
+			at := w.url + "/v1/responses/" + id + "?stream=true"
+			if a := w.chat(t, "org/chat-1", `"max_tokens":1`); a.status != http.StatusOK {
+				t.Fatalf("%d %s", a.status, a.text)
+			}
+			seen := s.rest(t, last)
+			end := seen[len(seen)-1]
+			if end.Get("type").Str != "error" || !strings.Contains(end.Get("message").Str, "begun anew") {
+				t.Errorf("who followed is told %s", end.Raw)
+			}
+			shown := last + int64(len(seen)) - 1
+			if back := open(t, http.MethodGet, fmt.Sprintf("%s&starting_after=%d", at, last), w.key, ""); back.status != http.StatusBadRequest {
+				t.Errorf("who comes back to what was taken back is answered %d", back.status)
+			}
+			whole := open(t, http.MethodGet, at, w.key, "")
+			first := whole.next(t)
+			if first.Get("type").Str != "response.created" || first.Get("sequence_number").Int() <= shown {
+				t.Errorf("after event %d it is begun anew with %s", shown, first.Raw)
+			}
+			events := whole.rest(t, first.Get("sequence_number").Int())
+			oneEnd(t, events, "completed")
+			var text strings.Builder
+			for _, e := range events {
+				if e.Get("type").Str == "response.created" {
+					t.Errorf("created twice: %s", e.Raw)
+				}
+				if e.Get("type").Str == "response.output_text.delta" {
+					text.WriteString(e.Get("delta").Str)
+				}
+			}
+			if got := events[len(events)-1].Get("response.output.0.content.0.text").Str; got == "" || got != text.String() {
+				t.Errorf("streamed %q, ended with %q", text.String(), got)
+			}
+			if got := w.asked(t, "gives way"); len(got) != 2 || got[0].Outcome != "aborted" || got[1].Outcome != "completed" {
+				t.Errorf("the engine was asked %+v", got)
+			}
+		})
+	}
+}
+
+// Of forty runs of one tenant most wait for their turn: each has a place, in the
+// order in which it was asked for, whichever replica is asked, and it falls.
+func TestEveryRunThatWaitsHasAPlaceThatFalls(t *testing.T) {
+	t.Parallel()
+	w := startNight(t, "{max_concurrency: 2}")
+	second, _ := w.serve(t, sharedRedis(t))
+	const all = 40
+	ids := make([]string, all)
+	for i := range ids {
+		status, r := respond(t, []string{w.url, second}[i%2], w.key, task(fmt.Sprintf("turn-%d", i), background))
+		if ids[i] = r.Get("id").Str; status != http.StatusOK {
+			t.Fatalf("%d %s", status, r.Raw)
+		}
+	}
+	const taken = 2 * 16
+	var before queued
+	for _, url := range []string{w.url, second} {
+		eventually(t, 60*time.Second, func() string {
+			before = queued{}
+			if status := getJSON(t, url+"/v1/queue?limit=100", w.key, &before); status != http.StatusOK {
+				return fmt.Sprint(status)
+			}
+			return waitsInOrder(before, ids, taken)
+		})
+	}
+	stranger := lastWord(runWeir(t, w.dir, w.environment, "tenant", "create", "other", "--plan", "basic", "--quiet"))
+	strangersKey := lastWord(runWeir(t, w.dir, w.environment, "key", "create", "--tenant", stranger, "--name", "x", "--quiet"))
+	var none queued
+	if status := getJSON(t, w.url+"/v1/queue", strangersKey, &none); status != http.StatusOK || len(none.Data) != 0 {
+		t.Errorf("another tenant sees %d %+v", status, none)
+	}
+	lastOne := ids[all-1]
+	at := w.position(t, lastOne)
+	if at == nil {
+		t.Fatal("the last is shown nowhere")
+	}
+	for _, id := range ids[:10] {
+		if status, r := call(t, http.MethodPost, w.url+"/v1/responses/"+id+"/cancel", w.key); status != http.StatusOK {
+			t.Fatalf("%d %s", status, r.Raw)
+		}
+	}
+	eventually(t, 60*time.Second, func() string {
+		if now := w.position(t, lastOne); now == nil || *now > *at-8 {
+			return fmt.Sprintf("ten fewer are before it, and it is at %v after %d", now, *at)
+		}
+		return ""
+	})
+}
+
+// waitsInOrder says what is wrong with the list: those that no replica has taken
+// up are the last ones, one behind the other, and all others have a place too.
+func waitsInOrder(list queued, ids []string, taken int) string {
+	if len(list.Data) < len(ids)-4 || len(list.Data) > len(ids)-2 {
+		return fmt.Sprintf("%d are shown of %d, of which the model server makes some", len(list.Data), len(ids))
+	}
+	places := map[string]int{}
+	for _, d := range list.Data {
+		if d.Position == nil {
+			return fmt.Sprintf("%s has no place", d.ResponseID)
+		}
+		places[d.ResponseID] = *d.Position
+	}
+	before := 0
+	for i, id := range ids[taken:] {
+		if places[id] == 0 || i > 0 && places[id] != before+1 {
+			return fmt.Sprintf("number %d is at %d, and the one before it at %d", taken+i, places[id], before)
+		}
+		before = places[id]
+	}
+	return ""
 }

@@ -45,7 +45,7 @@ CREATE FUNCTION weir_next_run_in(p_tenant text) RETURNS interval
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, public, pg_temp
 AS $$
-    SELECT greatest(min(r.due_at) - now(), interval '0')
+    SELECT CASE WHEN count(*) > 0 THEN greatest(min(r.due_at) - now(), interval '0') END
       FROM response_runs r
      WHERE r.tenant_id = p_tenant AND r.runner IS NULL
 $$;

@@ -18,6 +18,7 @@ import (
 // *eventlog.Redis.
 type Events interface {
 	Append(ctx context.Context, key string, first int, e eventlog.Entry, end bool) error
+	Restart(ctx context.Context, key string, first int, e eventlog.Entry) error
 	Read(ctx context.Context, key string, after int, wait time.Duration) ([]eventlog.Entry, error)
 	Drop(ctx context.Context, key string) error
 	Hold(ctx context.Context, key, seat string, most int) (bool, error)
@@ -122,12 +123,19 @@ func (b *Background) append(ctx context.Context, id RunID, s *stream) {
 func (b *Background) write(ctx context.Context, id RunID, p []byte, first, last int, end bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	keys, err := b.deps.Vault.Keys(ctx, id.Tenant)
+	e, err := b.seal(ctx, id, p, last)
 	if err != nil {
 		return err
 	}
-	return b.deps.Events.Append(ctx, logKey(id.Tenant, id.Response), first,
-		eventlog.Entry{Last: last, Box: keys.Seal(p, aboutEvents+id.Response)}, end)
+	return b.deps.Events.Append(ctx, logKey(id.Tenant, id.Response), first, e, end)
+}
+
+func (b *Background) seal(ctx context.Context, id RunID, p []byte, last int) (eventlog.Entry, error) {
+	keys, err := b.deps.Vault.Keys(ctx, id.Tenant)
+	if err != nil {
+		return eventlog.Entry{}, err
+	}
+	return eventlog.Entry{Last: last, Box: keys.Seal(p, aboutEvents+id.Response)}, nil
 }
 
 // storeTimeout bounds one step of a run that has to be written down.

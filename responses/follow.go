@@ -124,10 +124,33 @@ func (f *follower) begin(ctx context.Context, s *State) ([]eventlog.Entry, error
 		}
 		f.final = s
 	}
+	if anew, err := f.begunAnew(ctx, entries); err != nil {
+		return nil, err
+	} else if anew {
+		return nil, problem("starting_after", codeValue,
+			"The response '%s' was begun anew, and event %d and those before it count no more. Leave 'starting_after' out.", f.id, f.after)
+	}
 	if err := f.out.Begin(ctx, gateway.Head{Stream: true}); err != nil { //nolint:forbidigo // an answer, not a transaction
 		return nil, err
 	}
 	return entries, nil
+}
+
+// begunAnew reports that the reader has events from before the log's first.
+func (f *follower) begunAnew(ctx context.Context, entries []eventlog.Entry) (bool, error) {
+	if f.after < 0 || len(entries) == 0 {
+		return false, nil
+	}
+	keys, err := f.b.deps.Vault.Keys(ctx, f.owner.Tenant)
+	if err != nil {
+		return false, err
+	}
+	p, err := keys.Open(entries[0].Box, aboutEvents+f.id)
+	if err != nil {
+		return false, fmt.Errorf("events of %s: %w", f.id, err)
+	}
+	first, ok := numberOf(p)
+	return ok && first > f.after, nil
 }
 
 func (f *follower) follow(ctx context.Context, entries []eventlog.Entry) (err error) {
@@ -177,7 +200,11 @@ func (f *follower) send(ctx context.Context, entries []eventlog.Entry) error {
 		if e.Last <= f.after {
 			continue
 		}
-		if p = eventsAfter(p, f.after); len(p) > 0 {
+		p = eventsAfter(p, f.after)
+		if f.after >= 0 && bytes.HasPrefix(p, []byte("event: "+eventCreated+"\n")) {
+			return &gateway.Error{Cause: gateway.Evicted, Message: "The response gave its place to requests of higher priority and is begun anew: what this stream showed counts no more. Stream it again without 'starting_after'."}
+		}
+		if len(p) > 0 {
 			if err := f.out.Send(ctx, p); err != nil {
 				return err
 			}
@@ -193,20 +220,23 @@ func eventsAfter(p []byte, after int) []byte {
 	rest := p
 	for len(rest) > 0 {
 		event, next, _ := bytes.Cut(rest, []byte("\n\n"))
-		_, number, ok := bytes.Cut(event, []byte(`"sequence_number":`))
-		if !ok {
-			return rest // the end marker
-		}
-		digits := 0
-		for digits < len(number) && '0' <= number[digits] && number[digits] <= '9' {
-			digits++
-		}
-		if n, err := strconv.Atoi(string(number[:digits])); err != nil || n > after {
-			return rest
+		if n, ok := numberOf(event); !ok || n > after {
+			return rest // without a number it is the end marker
 		}
 		rest = next
 	}
 	return nil
+}
+
+// numberOf is the number of the first event.
+func numberOf(p []byte) (int, bool) {
+	_, number, _ := bytes.Cut(p, []byte(`"sequence_number":`))
+	digits := 0
+	for digits < len(number) && '0' <= number[digits] && number[digits] <= '9' {
+		digits++
+	}
+	n, err := strconv.Atoi(string(number[:digits]))
+	return n, err == nil
 }
 
 // silent looks at the response itself when no events come: it may have ended

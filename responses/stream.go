@@ -48,7 +48,7 @@ var errNoChunk = errors.New("no chunk of a chat answer")
 func (s *stream) begin(status string) {
 	if s.seq == 0 {
 		s.state.status = status
-		s.lifecycle("response.created")
+		s.lifecycle(eventCreated)
 	}
 	if status == Queued {
 		s.lifecycle("response.queued")
@@ -57,6 +57,17 @@ func (s *stream) begin(status string) {
 	s.state.status = InProgress
 	s.lifecycle("response.in_progress")
 }
+
+// anew appends what a stream begins with, as if nothing had come before, but with
+// the numbers that follow: none stands for two events.
+func (s *stream) anew(next int) {
+	s.seq, s.state.status = next, Queued
+	s.lifecycle(eventCreated)
+	s.lifecycle("response.queued")
+}
+
+// eventCreated is the first event of every stream, and no other.
+const eventCreated = "response.created"
 
 // chunk takes one chunk, as the gateway passes it on.
 func (s *stream) chunk(data []byte) error {

@@ -99,7 +99,7 @@ func (w *work) run(ctx context.Context, cancel context.CancelCauseFunc) error {
 	beating := make(chan struct{})
 	stop, stopped := context.WithCancel(guarded)
 	go func() { defer close(beating); w.beat(stop, cancel) }()
-	err = w.made.service.deps.Engine.Run(guarded, w.made.call, w.answer)
+	err = w.made.service.deps.Engine.Run(guarded, w.made.call, trial{w.answer, w})
 	stopped()
 	<-beating
 	return w.finish(ctx, err)
@@ -268,6 +268,22 @@ func (w *work) Send(ctx context.Context, p []byte) error {
 // Fail has nothing to add: the events of a failure are sent.
 func (w *work) Fail(context.Context, error) {}
 
+// trial is an answer that may get another try: of a failure that leads to one
+// nobody is told.
+type trial struct {
+	*answer
+
+	work *work
+}
+
+// Fail ends the answer unless there will be another.
+func (t trial) Fail(ctx context.Context, err error) {
+	if e, ok := errors.AsType[*gateway.Error](err); ok && t.work.again(e) {
+		return
+	}
+	t.answer.Fail(ctx, err)
+}
+
 // effect is Run.effect for a response that may get another try.
 func (w *work) effect(ctx context.Context, failure *gateway.Error) (keep func(*pgx.Batch), err error) {
 	if failure != nil && w.again(failure) {
@@ -289,8 +305,8 @@ func (w *work) again(e *gateway.Error) bool {
 		gateway.FlowFull, gateway.BandFull, gateway.PoolFull, gateway.Shed, gateway.QueueTimeout,
 		gateway.NoEndpoint, gateway.ShuttingDown, gateway.ConnectFailed, gateway.UpstreamBusy:
 		return s.state.status == "" && time.Since(w.claimed.CreatedAt) < maxWait
-	case gateway.Evicted: // it gave way, and nobody need know what was made until then
-		return (s.state.status == "" || !w.answer.live) && time.Since(w.claimed.CreatedAt) < maxWait
+	case gateway.Evicted: // it gave way: what was made until then is taken back
+		return (s.state.status == "" || !w.answer.live || !w.muted) && time.Since(w.claimed.CreatedAt) < maxWait
 	default:
 		return false
 	}
@@ -308,6 +324,8 @@ func (w *work) finish(ctx context.Context, err error) error {
 	case !w.again(e):
 	case errors.Is(e, errOver):
 		return w.overtaken(ctx)
+	case e.Cause == gateway.Evicted:
+		return w.restart(ctx, e)
 	case e.Cause != gateway.ClientGone:
 		return w.release(ctx, min(max(e.RetryAfter, time.Second), longestWait), false)
 	case w.shown || w.claimed.Lost+1 >= maxLost:
@@ -316,6 +334,40 @@ func (w *work) finish(ctx context.Context, err error) error {
 		return w.release(ctx, 0, true)
 	}
 	return w.end(ctx, e)
+}
+
+// restart gives the run back as it was when it was ordered. Who has events of it
+// is told so, and finds the new ones under higher numbers.
+func (w *work) restart(ctx context.Context, e *gateway.Error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	s := w.made.newStream(w.made.model)
+	s.anew(w.next)
+	if w.answer.live && !w.muted && w.shown {
+		entry, err := w.b.seal(ctx, w.claimed.RunID, s.out, s.seq-1)
+		if err == nil {
+			err = w.b.deps.Events.Restart(ctx, logKey(w.claimed.Tenant, w.claimed.Response), w.next, entry)
+		}
+		switch {
+		case errors.Is(err, eventlog.ErrStale):
+			return w.overtaken(ctx)
+		case err != nil: // what was shown can't be taken back
+			w.b.log.WarnContext(ctx, "events of a background response can't be taken back", "response", w.claimed.Response, "error", err)
+			w.muted = true
+			return w.end(ctx, e)
+		}
+		w.next = s.seq
+	}
+	after := min(max(e.RetryAfter, time.Second), longestWait)
+	held, err := w.b.deps.Runs.Requeue(ctx, w.claimed.RunID, w.runner, after, s.object())
+	switch {
+	case err != nil:
+		return err // it is found once this runner has been silent for long enough
+	case !held:
+		return w.overtaken(ctx)
+	default:
+		return &Again{After: after}
+	}
 }
 
 // end stores a failure and then tells of it.

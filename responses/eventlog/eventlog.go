@@ -2,9 +2,9 @@
 // who come back to a stream. What is in it may be lost at any time: the
 // finished response is in Postgres.
 //
-// A log is a list of entries by the number of their last event, which only
-// grows: a writer that was replaced, and doesn't know it yet, can't write
-// behind its successor's back. What an entry holds was sealed before it came
+// A log is a list of entries whose events are numbered without a gap: a writer
+// that was replaced, and doesn't know it yet, can't write behind its successor's
+// back. Numbers only grow, also where all that a log has is replaced. What an entry holds was sealed before it came
 // here.
 package eventlog
 
@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	// ErrStale means that the log has an event of that number, or a later one.
+	// ErrStale means that the log has an event of the first one's number, or a later one.
 	ErrStale = errors.New("eventlog: another wrote meanwhile")
 	// ErrLost means that the log is gone that should have the events before: it
 	// would have a hole.

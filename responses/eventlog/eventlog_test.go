@@ -19,6 +19,7 @@ import (
 // log is what both forms promise.
 type log interface {
 	Append(ctx context.Context, key string, first int, e eventlog.Entry, end bool) error
+	Restart(ctx context.Context, key string, first int, e eventlog.Entry) error
 	Read(ctx context.Context, key string, after int, wait time.Duration) ([]eventlog.Entry, error)
 	Drop(ctx context.Context, key string) error
 	Hold(ctx context.Context, key, seat string, most int) (bool, error)
@@ -92,6 +93,7 @@ func TestBothFormsOfALogKeepTheContract(t *testing.T) {
 			"a reader gets what comes after the number, in order":      readsAfter,
 			"a reader who waits is woken at once":                      wakes,
 			"who writes a number that is there is told so":             fences,
+			"a log that is begun anew has nothing of what it had":      restarts,
 			"nothing is written behind the end":                        ends,
 			"a log that was lost is not gone on with":                  lost,
 			"a log is bounded":                                         bounds,
@@ -109,7 +111,13 @@ func TestBothFormsOfALogKeepTheContract(t *testing.T) {
 
 func put(t *testing.T, l log, key string, last int, text string, end bool) {
 	t.Helper()
-	if err := l.Append(t.Context(), key, 0, eventlog.Entry{Last: last, Box: []byte(text)}, end); err != nil {
+	first := 0
+	if had, err := l.Read(t.Context(), key, -1, 0); err != nil {
+		t.Fatal(err)
+	} else if n := len(had); n > 0 {
+		first = had[n-1].Last + 1
+	}
+	if err := l.Append(t.Context(), key, first, eventlog.Entry{Last: last, Box: []byte(text)}, end); err != nil {
 		t.Fatalf("append %d: %v", last, err)
 	}
 }
@@ -176,9 +184,9 @@ func fences(t *testing.T, open func(*testing.T, eventlog.Config) log) {
 	t.Helper()
 	l := open(t, eventlog.Config{})
 	put(t, l, t.Name(), 4, "the successor's", false)
-	for _, last := range []int{0, 3, 4} {
+	for _, last := range []int{0, 3, 4, 9} {
 		if err := l.Append(t.Context(), t.Name(), 0, eventlog.Entry{Last: last, Box: []byte("late")}, false); !errors.Is(err, eventlog.ErrStale) {
-			t.Errorf("event %d after 4: %v", last, err)
+			t.Errorf("events 0 to %d after 4: %v", last, err)
 		}
 	}
 	if got := texts(t, l, t.Name(), -1); got != "the successor's" {
@@ -186,11 +194,49 @@ func fences(t *testing.T, open func(*testing.T, eventlog.Config) log) {
 	}
 }
 
+func restarts(t *testing.T, open func(*testing.T, eventlog.Config) log) {
+	t.Helper()
+	l := open(t, eventlog.Config{MaxBytes: 2000})
+	restart := func(first, last int) error {
+		return l.Restart(t.Context(), t.Name(), first, eventlog.Entry{Last: last, Box: []byte("anew")})
+	}
+	if err := restart(4, 5); !errors.Is(err, eventlog.ErrLost) {
+		t.Errorf("one that is gone: %v", err)
+	}
+	put(t, l, t.Name(), 3, strings.Repeat("a", 1500), false)
+	if err := restart(3, 5); !errors.Is(err, eventlog.ErrStale) {
+		t.Errorf("by a writer that was replaced: %v", err)
+	}
+	got := make(chan []eventlog.Entry, 1)
+	go func() {
+		entries, _ := l.Read(t.Context(), t.Name(), 3, time.Minute)
+		got <- entries
+	}()
+	if err := restart(4, 5); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case entries := <-got:
+		if len(entries) != 1 || string(entries[0].Box) != "anew" || entries[0].Last != 5 {
+			t.Errorf("who waits is given %v", entries)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("who waits is not woken")
+	}
+	put(t, l, t.Name(), 6, strings.Repeat("b", 1500), true) // there is room again
+	if got := texts(t, l, t.Name(), -1); !strings.HasPrefix(got, "anew bbb") {
+		t.Errorf("log %.20q", got)
+	}
+	if err := restart(7, 8); !errors.Is(err, eventlog.ErrStale) {
+		t.Errorf("after its end: %v", err)
+	}
+}
+
 func ends(t *testing.T, open func(*testing.T, eventlog.Config) log) {
 	t.Helper()
 	l := open(t, eventlog.Config{})
 	put(t, l, t.Name(), 0, "last", true)
-	if err := l.Append(t.Context(), t.Name(), 0, eventlog.Entry{Last: 1, Box: []byte("more")}, true); !errors.Is(err, eventlog.ErrStale) {
+	if err := l.Append(t.Context(), t.Name(), 1, eventlog.Entry{Last: 1, Box: []byte("more")}, true); !errors.Is(err, eventlog.ErrStale) {
 		t.Errorf("behind the end: %v", err)
 	}
 }
@@ -217,7 +263,7 @@ func bounds(t *testing.T, open func(*testing.T, eventlog.Config) log) {
 	t.Helper()
 	l := open(t, eventlog.Config{MaxBytes: 2000})
 	put(t, l, t.Name(), 0, strings.Repeat("a", 1500), false)
-	if err := l.Append(t.Context(), t.Name(), 0, eventlog.Entry{Last: 1, Box: make([]byte, 1500)}, false); !errors.Is(err, eventlog.ErrFull) {
+	if err := l.Append(t.Context(), t.Name(), 1, eventlog.Entry{Last: 1, Box: make([]byte, 1500)}, false); !errors.Is(err, eventlog.ErrFull) {
 		t.Errorf("beyond the bound: %v", err)
 	}
 	put(t, l, t.Name()+"other", 0, strings.Repeat("a", 1500), false)

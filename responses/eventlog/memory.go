@@ -51,25 +51,58 @@ func (m *Memory) Append(_ context.Context, key string, first int, e Entry, end b
 	m.expire()
 	l := m.log(key)
 	size := len(e.Box) + overhead
-	switch n := len(l.entries); {
-	case l.ended, n > 0 && l.entries[n-1].Last >= e.Last:
+	switch last := l.last(); {
+	case l.ended, last >= first:
 		return ErrStale
-	case first > 0 && n == 0:
+	case last+1 < first:
 		return ErrLost
 	case l.bytes+size > m.cfg.MaxBytes, m.total+size > m.cfg.MaxTotal:
 		return ErrFull
 	}
-	l.entries = append(l.entries, Entry{Last: e.Last, Box: append([]byte(nil), e.Box...)})
-	l.bytes += size
-	m.total += size
 	l.ended = end
-	l.until = m.now().Add(m.cfg.Life)
+	m.grow(l, e, size)
 	if end {
 		l.until = m.now().Add(m.cfg.After)
 	}
+	return nil
+}
+
+// Restart puts an entry in the place of all that a log has: its events follow
+// those in number, the first of them as it says, and count alone from now on.
+// The error is ErrStale or ErrLost.
+func (m *Memory) Restart(_ context.Context, key string, first int, e Entry) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.expire()
+	l := m.log(key)
+	switch last := l.last(); {
+	case l.ended, last >= first:
+		return ErrStale
+	case last+1 < first:
+		return ErrLost
+	}
+	m.total -= l.bytes
+	l.entries, l.bytes = nil, 0
+	m.grow(l, e, len(e.Box)+overhead)
+	return nil
+}
+
+// grow adds an entry and wakes those who wait for one; it holds mu.
+func (m *Memory) grow(l *memoryLog, e Entry, size int) {
+	l.entries = append(l.entries, Entry{Last: e.Last, Box: append([]byte(nil), e.Box...)})
+	l.bytes += size
+	m.total += size
+	l.until = m.now().Add(m.cfg.Life)
 	close(l.grown)
 	l.grown = make(chan struct{})
-	return nil
+}
+
+// last is the number of the last event; -1 where there is none.
+func (l *memoryLog) last() int {
+	if n := len(l.entries); n > 0 {
+		return l.entries[n-1].Last
+	}
+	return -1
 }
 
 // Read returns the entries that have events after the number, oldest first. It

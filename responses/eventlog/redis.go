@@ -48,10 +48,20 @@ func sizeKey(key string) string   { return streamKey(key) + ":size" }
 // not allowed. Redis refuses one that isn't greater than all before.
 func entryID(last int) string { return strconv.Itoa(last+1) + "-0" }
 
+// The second key has the log's size, or -1 after its end, and the number of its
+// last event. The last argument says that the entry replaces all others.
 const appendScript = `
-local size = tonumber(redis.call('GET', KEYS[2]) or '0')
+local size, last = string.match(redis.call('GET', KEYS[2]) or '0:-1', '^(-?%d+):?(-?%d*)$')
+size = tonumber(size)
+if redis.call('EXISTS', KEYS[1]) == 0 then last = '-1' end
+local first = tonumber(ARGV[7])
 if size < 0 then return 'stale' end
-if ARGV[7] ~= '0' and redis.call('EXISTS', KEYS[1]) == 0 then return 'lost' end
+if last ~= '' and tonumber(last) >= first then return 'stale' end
+if last ~= '' and tonumber(last) + 1 < first then return 'lost' end
+if ARGV[8] == '1' then
+  redis.call('DEL', KEYS[1])
+  size = 0
+end
 if size + #ARGV[2] + tonumber(ARGV[3]) > tonumber(ARGV[4]) then return 'full' end
 local added = redis.pcall('XADD', KEYS[1], ARGV[1], 'b', ARGV[2])
 if type(added) == 'table' and added.err then
@@ -59,19 +69,28 @@ if type(added) == 'table' and added.err then
   return added
 end
 if ARGV[6] == '1' then size = -1 else size = size + #ARGV[2] + tonumber(ARGV[3]) end
-redis.call('SET', KEYS[2], size, 'PX', ARGV[5])
+redis.call('SET', KEYS[2], size .. ':' .. ARGV[9], 'PX', ARGV[5])
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
 redis.call('PUBLISH', KEYS[1], '')
 return 'ok'`
 
 // Append is Memory.Append, but that an error may be Redis's as well.
 func (r *Redis) Append(ctx context.Context, key string, first int, e Entry, end bool) error {
+	return r.write(ctx, key, first, e, end, false)
+}
+
+// Restart is Memory.Restart, but that an error may be ErrFull or Redis's as well.
+func (r *Redis) Restart(ctx context.Context, key string, first int, e Entry) error {
+	return r.write(ctx, key, first, e, false, true)
+}
+
+func (r *Redis) write(ctx context.Context, key string, first int, e Entry, end, alone bool) error {
 	life, last := r.cfg.Life, "0"
 	if end {
 		life, last = r.cfg.After, "1"
 	}
 	answer, err := r.client.Eval(ctx, appendScript, []string{streamKey(key), sizeKey(key)},
-		entryID(e.Last), e.Box, overhead, r.cfg.MaxBytes, life.Milliseconds(), last, first).Text()
+		entryID(e.Last), e.Box, overhead, r.cfg.MaxBytes, life.Milliseconds(), last, first, alone, e.Last).Text()
 	switch {
 	case err != nil:
 		return fmt.Errorf("append event: %w", err)
