@@ -12,9 +12,10 @@ import (
 
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-
-	"weir/scheduler"
 )
+
+// ErrNoScheduler is why nobody schedules: none of a pool's schedulers answers.
+var ErrNoScheduler = errors.New("no scheduler of the pool answers")
 
 // StandbyConfig sets a Standby. Zero fields but EPPs take the default that is
 // named with them.
@@ -68,61 +69,25 @@ func NewStandby(log *slog.Logger, c StandbyConfig) (*Standby, error) {
 	return s, nil
 }
 
-// Pick returns which scheduler to use now, by its place in the list, and none of
-// those that were tried already. The error is ErrNoScheduler.
-func (s *Standby) Pick(tried ...int) (int, error) {
+// Pick returns the scheduler to use now. The error is ErrNoScheduler.
+func (s *Standby) Pick() (Peer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := best(s.members, tried)
+	i := best(s.members)
 	if i < 0 || s.closed {
-		return 0, ErrNoScheduler
+		return nil, ErrNoScheduler
 	}
-	if len(tried) == 0 && s.using != i {
+	m := s.members[i]
+	if s.using != i {
 		if s.using >= 0 {
 			s.failovers++
-			s.log.Warn("another scheduler is used now",
-				"from", s.members[s.using].epp.Address, "to", s.members[i].epp.Address, "fault", s.members[s.using].fault)
+			was := s.members[s.using]
+			s.log.Warn("another scheduler is used now", "from", was.epp.Address, "to", m.epp.Address, "fault", was.fault)
 		}
 		s.using = i
 	}
-	return i, nil
+	return &picked{list: s, member: m, conn: m.conn}, nil
 }
-
-// Peer is the scheduler at a place in the list, over the connection that it has
-// now. The error is ErrNoScheduler once the list is closed.
-func (s *Standby) Peer(i int) (Peer, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, ErrNoScheduler
-	}
-	return &picked{list: s, member: s.members[i], conn: s.members[i].conn}, nil
-}
-
-// Refused takes in that the scheduler at a place in the list refused a request
-// with err: one that is about to stop is left, and one that again and again
-// knows no endpoint, where there is another.
-func (s *Standby) Refused(i int, err error) {
-	refusal, ok := errors.AsType[*scheduler.Refusal](err)
-	if !ok {
-		return
-	}
-	switch refusal.Reason {
-	case scheduler.ShuttingDown:
-	case scheduler.NoEndpoints:
-		if len(s.members) == 1 {
-			return
-		}
-	default:
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.members[i].broke(err, time.Now())
-}
-
-// Len is how many schedulers there are.
-func (s *Standby) Len() int { return len(s.members) }
 
 // Run probes all of them until ctx ends. It returns nil.
 func (s *Standby) Run(ctx context.Context) error {

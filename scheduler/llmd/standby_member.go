@@ -2,7 +2,6 @@ package llmd
 
 import (
 	"errors"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -62,14 +61,12 @@ func findingOf(said healthpb.HealthCheckResponse_ServingStatus, err error) findi
 	}
 }
 
-// best is the index of the one to use, of those that were not tried: the first
-// that isn't down, else the first that begins to answer again; -1 when there is
-// none.
-func best(members []*member, tried []int) int {
+// best is the index of the one to use: the first that isn't down, else the
+// first that begins to answer again; -1 when there is none.
+func best(members []*member) int {
 	coming := -1
 	for i, m := range members {
 		switch {
-		case slices.Contains(tried, i):
 		case !m.down:
 			return i
 		case m.good > 0 && coming < 0:

@@ -27,7 +27,6 @@ func TestAMemberIsJudged(t *testing.T) {
 		garbage = errors.New("no destination in the answer")
 		left    = status.Error(codes.Canceled, "context canceled")
 		stops   = &scheduler.Refusal{Reason: scheduler.ShuttingDown}
-		empty   = &scheduler.Refusal{Reason: scheduler.NoEndpoints}
 	)
 	for name, test := range map[string]struct {
 		events []any // findings, errors of streams (nil of a good one), times that pass
@@ -44,8 +43,6 @@ func TestAMemberIsJudged(t *testing.T) {
 		"its stream broke":                          {[]any{serving, broken}, true},
 		"its stream broke, wrapped":                 {[]any{fmt.Errorf("receive: %w", broken)}, true},
 		"it is about to stop":                       {[]any{stops}, true},
-		"it knew no endpoint, once":                 {[]any{empty}, false},
-		"it knows no endpoint":                      {[]any{empty, empty, empty}, true},
 		"callers left":                              {[]any{left, left, left, left}, false},
 		"one answer was garbage":                    {[]any{garbage, garbage}, false},
 		"three in a row were garbage":               {[]any{garbage, garbage, garbage}, true},
@@ -89,41 +86,16 @@ func TestTheFirstThatAnswersIsUsed(t *testing.T) {
 	up, down, coming := &member{}, &member{down: true}, &member{down: true, good: 1}
 	for name, test := range map[string]struct {
 		members []*member
-		tried   []int
 		want    int
 	}{
-		"the first":                                {[]*member{up, up}, nil, 0},
-		"the standby of one that is down":          {[]*member{down, up}, nil, 1},
-		"the standby while the first is coming":    {[]*member{coming, up}, nil, 1},
-		"one that is coming, where nobody else is": {[]*member{down, coming}, nil, 1},
-		"nobody": {[]*member{down, down}, nil, -1},
+		"the first":                                {[]*member{up, up}, 0},
+		"the standby of one that is down":          {[]*member{down, up}, 1},
+		"the standby while the first is coming":    {[]*member{coming, up}, 1},
+		"one that is coming, where nobody else is": {[]*member{down, coming}, 1},
+		"nobody": {[]*member{down, down}, -1},
 	} {
-		if got := best(test.members, test.tried); got != test.want {
+		if got := best(test.members); got != test.want {
 			t.Errorf("%s: %d, want %d", name, got, test.want)
-		}
-	}
-}
-
-func TestWhetherAnotherSchedulerMayBeAsked(t *testing.T) {
-	t.Parallel()
-	refused := func(r scheduler.Reason, err error) error { return &scheduler.Refusal{Reason: r, Err: err} }
-	for name, test := range map[string]struct {
-		err  error
-		want bool
-	}{
-		"it is about to stop":              {refused(scheduler.ShuttingDown, nil), true},
-		"it knows no endpoint":             {refused(scheduler.NoEndpoints, nil), true},
-		"it can't be reached":              {refused(scheduler.Internal, status.Error(codes.Unavailable, "x")), true},
-		"its connection was given up":      {refused(scheduler.Internal, fmt.Errorf("x: %w", status.Error(codes.Canceled, "x"))), true},
-		"it is full":                       {refused(scheduler.PoolFull, nil), false},
-		"the time in its queue was up":     {refused(scheduler.QueueTimeout, nil), false},
-		"the caller left":                  {refused(scheduler.Cancelled, status.Error(codes.Canceled, "x")), false},
-		"it doesn't understand us":         {refused(scheduler.Internal, status.Error(codes.InvalidArgument, "x")), false},
-		"there is none":                    {refused(scheduler.NoEndpoints, ErrNoScheduler), false},
-		"what went wrong is not a refusal": {errors.New("x"), false},
-	} {
-		if got := Elsewhere(test.err); got != test.want {
-			t.Errorf("%s: %v, want %v", name, got, test.want)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func (s *Standby) State() StandbyState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := StandbyState{Failovers: s.failovers}
-	inUse := best(s.members, nil)
+	inUse := best(s.members)
 	for i, m := range s.members {
 		out.EPPs = append(out.EPPs, EPPState{
 			Address: m.epp.Address, Up: !m.down, InUse: i == inUse && !s.closed, Fault: m.fault, Since: m.since,

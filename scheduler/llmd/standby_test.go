@@ -82,11 +82,11 @@ func standby(t *testing.T, all ...*epp) *llmd.Standby {
 }
 
 func name(s *llmd.Standby) string {
-	i, err := s.Pick()
+	p, err := s.Pick()
 	if err != nil {
 		return err.Error()
 	}
-	return s.State().EPPs[i].Address
+	return p.Name()
 }
 
 func until(t *testing.T, what string, ok func() bool) {
@@ -134,7 +134,7 @@ func TestOneBrokenStreamMovesTheNextRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	p, err := s.Peer(0)
+	p, err := s.Pick()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,19 +147,16 @@ func TestOneBrokenStreamMovesTheNextRequest(t *testing.T) {
 	if got := name(s); got != second.address {
 		t.Errorf("after a broken stream %s is used", got)
 	}
-	if _, err := s.Pick(1); !errors.Is(err, llmd.ErrNoScheduler) {
-		t.Errorf("with the standby tried: %v", err)
+	p, err = s.Pick()
+	if err != nil {
+		t.Fatal(err)
 	}
-	s.Refused(1, &scheduler.Refusal{Reason: scheduler.BandFull})
-	if got := name(s); got != second.address {
-		t.Errorf("after the refusal of a full band %s is used", got)
-	}
-	s.Refused(1, &scheduler.Refusal{Reason: scheduler.ShuttingDown})
+	p.Report(&scheduler.Refusal{Reason: scheduler.ShuttingDown})
 	if _, err := s.Pick(); !errors.Is(err, llmd.ErrNoScheduler) {
 		t.Errorf("with one broken and one that stops: %v", err)
 	}
 	s.Close()
-	if _, err := s.Peer(0); !errors.Is(err, llmd.ErrNoScheduler) {
+	if _, err := s.Pick(); !errors.Is(err, llmd.ErrNoScheduler) {
 		t.Errorf("a closed list gave %v", err)
 	}
 }
@@ -185,7 +182,7 @@ func TestASilentSchedulerLetsGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	p, err := s.Peer(0)
+	p, err := s.Pick()
 	if err != nil {
 		t.Fatal(err)
 	}
