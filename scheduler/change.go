@@ -31,6 +31,7 @@ func (e *Embedded) configure(cfg Config, now time.Time) {
 // equip takes the endpoints as they were given.
 func (e *Embedded) equip(now time.Time) {
 	e.fleet.set(e.given, now)
+	e.fleet.screen()
 	e.gauge.reset(&e.cfg, &e.fleet, now)
 }
 
@@ -51,20 +52,34 @@ func (e *Embedded) SetHealth(id string, h Health) {
 	e.change(func(now time.Time) {
 		if p := e.fleet.byID[id]; p != nil {
 			p.probed(h)
-			e.gauge.update(p, now)
+			e.follows(p, now)
+			if r := &e.fleet.rollout; !r.judged {
+				r.judged = true
+				e.rescreen(now)
+			}
 		}
 	})
 }
 
-// SetLoad tells what an endpoint said of itself. An id that the pool lacks is
-// ignored.
+// SetLoad tells what an endpoint said of itself, or a rank of one whose name is
+// the id. What an endpoint of several ranks says of all of them together is taken
+// for equal parts. An id that the pool lacks is ignored.
 func (e *Embedded) SetLoad(id string, l Load) {
 	if !(l.KVUsage > 0) { // also what is no number
 		l.KVUsage = 0
 	}
 	l.Waiting, l.Running = max(l.Waiting, 0), max(l.Running, 0)
 	e.change(func(now time.Time) {
-		if p := e.fleet.byID[id]; p != nil {
+		p := e.fleet.byID[id]
+		switch {
+		case p == nil:
+		case p.ranks != nil && id == p.ID:
+			part := l.divided(len(p.ranks))
+			for _, q := range p.ranks {
+				e.fleet.loaded(q, part)
+				e.gauge.update(q, now)
+			}
+		default:
 			e.fleet.loaded(p, l)
 			e.gauge.update(p, now)
 		}

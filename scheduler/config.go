@@ -82,6 +82,11 @@ type Endpoint struct {
 	CacheBlocks    int               // blocks of its prefix cache, where known; 0: as its metrics say
 	Labels         map[string]string // engine, accelerator, role, revision and the like, under llm-d's names
 	Draining       bool              // finishes what runs and takes nothing new
+	// Ranks is how many data-parallel ranks the server has, each with a load and
+	// a prefix cache of its own; 0 counts as 1. Each is a place like an endpoint,
+	// with the limits above, named "<id>#<rank>"; health and circuit are the
+	// server's. A request for one of several names it in a header.
+	Ranks int
 }
 
 // Load is what an engine last said of itself.

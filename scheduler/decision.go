@@ -28,11 +28,13 @@ type Decision struct {
 	Refused Reason `json:"refused,omitempty"` // empty when it was dispatched
 
 	InputTokens  int            `json:"input_tokens"`
-	CachedTokens int            `json:"cached_tokens"` // expected on the endpoint that was picked
+	CachedTokens int            `json:"cached_tokens"` // expected on the endpoint that computes the prompt
 	Considered   int            `json:"considered"`    // endpoints that could take it
 	Left         map[string]int `json:"left_out"`      // endpoints by the filter or condition that left them out
 	Candidates   []Candidate    `json:"candidates"`    // best first, at most MaxCandidates
 	Endpoint     string         `json:"endpoint,omitempty"`
+	Prefill      string         `json:"prefill,omitempty"`  // the endpoint that computes the prompt for it
+	Revision     string         `json:"revision,omitempty"` // to which the request was kept
 	Why          string         `json:"why"` // in one sentence, for people
 }
 

@@ -29,7 +29,7 @@ func (e *Embedded) Demand() Demand {
 		d.Oldest = max(d.Oldest, now.Sub(w.queuedAt))
 	})
 	for _, p := range slices.Concat(e.fleet.endpoints, e.fleet.leaving) {
-		d.Endpoints = append(d.Endpoints, p.state(now))
+		d.Endpoints = together(d.Endpoints, p, p.state(now))
 	}
 	return d
 }

@@ -10,6 +10,16 @@ type choice struct {
 	considered int         // endpoints that could take it
 	candidates []Candidate // the best of them
 	left       []leftOut   // those that could not
+	pair
+}
+
+// computed is how many tokens are expected to be cached where the prompt is
+// computed.
+func (c *choice) computed() int {
+	if c.prefill != nil {
+		return c.found
+	}
+	return c.cached
 }
 
 // cycle is one look at the pool: how full it is, and so which bands may fill it

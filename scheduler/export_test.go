@@ -33,8 +33,12 @@ func (e *Embedded) Audit() error {
 	for _, p := range append(e.fleet.leaving, e.fleet.endpoints...) {
 		tokens, pending, unseen := 0, 0, 0
 		for l := range p.live {
-			tokens, pending = tokens+l.tokens, pending+l.work
-			if l.scrape == p.scrape {
+			g := &l.leg
+			if g.endpoint != p {
+				g = l.prefill
+			}
+			tokens, pending = tokens+g.tokens, pending+g.work
+			if g.scrape == p.scrape {
 				unseen++
 			}
 			if l.evicted != nil && l.round == 0 {

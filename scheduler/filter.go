@@ -11,6 +11,7 @@ import (
 // filter leaves out endpoints, with llm-d's meaning for the kind.
 type filter struct {
 	kind     string
+	label    bool                     // whether it looks at labels alone
 	failOpen bool                     // whether all pass where none would
 	prepare  func(f *fleet, a *sheet) // may be nil
 	pass     func(f *fleet, a *sheet, p *endpoint) bool
@@ -54,7 +55,7 @@ func newFilter(c Filter) (filter, bool) {
 }
 
 func labels(kind, label string, values []string, without bool) filter {
-	return filter{kind: kind, pass: func(_ *fleet, _ *sheet, p *endpoint) bool {
+	return filter{kind: kind, label: true, pass: func(_ *fleet, _ *sheet, p *endpoint) bool {
 		value, has := p.Labels[label]
 		return !has && without || has && slices.Contains(values, value)
 	}}

@@ -19,12 +19,19 @@ type endpoint struct {
 	condition
 	Endpoint
 
-	load   Load      // what it last said of itself; zero: nothing
-	tells  bool      // whether it ever told how much of a prompt was cached
-	since  time.Time // when the pool got it
-	coldAt uint32    // when it last got a prompt of which nobody had anything
+	revision int       // its number among the rollout's; 0: none
+	screened bool      // its revision may take nothing
+	counted  bool      // among the ready ones of its revision
+	load     Load      // what it last said of itself; zero: nothing
+	tells    bool      // whether it ever told how much of a prompt was cached
+	since    time.Time // when the pool got it
+	worked   time.Time // when it last showed that it does
+	coldAt   uint32    // when it last got a prompt of which nobody had anything
 
-	targets []Target // what its leases hand out; shared, so never changed
+	name    string      // its id, with the rank where it is one of several
+	rank    int         // of its server
+	ranks   []*endpoint // all of the server's; nil: it is the only one
+	targets []Target    // what its leases hand out; shared, so never changed
 	live    map[*lease]struct{}
 	share   share
 }
@@ -45,9 +52,11 @@ type prefill struct {
 // fleet is the endpoints of a pool, and how one of them is picked.
 type fleet struct {
 	endpoints []*endpoint
-	byID      map[string]*endpoint // the same
+	byID      map[string]*endpoint // the same by id, and by name
 	leaving   []*endpoint          // removed, with leases still live
-	next      int                  // where the next pick begins to look, so that ties rotate
+	stage                          // the pick of who answers
+	apart     *stage               // that of who computes the prompt, in a split pool
+	rollout   rollout
 
 	maxConcurrency int
 	profile        profile
@@ -61,7 +70,7 @@ type fleet struct {
 	faded          time.Time // when paces faded last
 	recency        recency
 	grown          time.Time // when the last endpoint's slow start is over
-	sheet          sheet
+	splits         Splits
 }
 
 // configure takes the settings that picking has. The endpoints are to be set
@@ -71,18 +80,22 @@ func (f *fleet) configure(cfg *Config) {
 	f.profile = compile(cfg.Profile, cfg.Seed)
 	f.bindings.ttl, f.bindings.most = cfg.Profile.Session.ttl(), maxBindings
 	f.sheet.record = cfg.Decisions > 0
+	f.rollout.configure(cfg)
 }
 
 // set replaces the endpoints. What stays keeps its leases, its health and what
 // is known of its cache; one whose URL changed is another server.
 func (f *fleet) set(endpoints []Endpoint, now time.Time) {
-	type server struct{ id, url string }
-	old := map[server]*endpoint{}
-	for _, p := range slices.Concat(f.leaving, f.endpoints) {
-		old[server{p.ID, p.URL}] = p
+	type place struct {
+		id, url string
+		rank    int
 	}
-	fresh := make([]endpoint, 0, len(endpoints)) // side by side
-	f.endpoints, f.leaving, f.next, f.grown = nil, nil, 0, time.Time{}
+	old := map[place]*endpoint{}
+	for _, p := range slices.Concat(f.leaving, f.endpoints) {
+		old[place{p.ID, p.URL, p.rank}] = p
+	}
+	fresh := make([]endpoint, 0, places(endpoints)) // side by side
+	f.endpoints, f.leaving, f.grown = nil, nil, time.Time{}
 	f.byID = make(map[string]*endpoint, len(endpoints))
 	for _, e := range endpoints {
 		if f.byID[e.ID] != nil {
@@ -91,28 +104,28 @@ func (f *fleet) set(endpoints []Endpoint, now time.Time) {
 		if e.MaxConcurrency <= 0 {
 			e.MaxConcurrency = f.maxConcurrency
 		}
-		p := old[server{e.ID, e.URL}]
-		if p == nil {
-			fresh = append(fresh, endpoint{
-				targets: []Target{{Endpoint: e.ID, URL: e.URL}},
-				live:    map[*lease]struct{}{},
-				since:   now,
-			})
-			p = &fresh[len(fresh)-1]
+		first := len(f.endpoints)
+		for rank := range e.places() {
+			p := old[place{e.ID, e.URL, rank}]
+			if p == nil {
+				fresh = append(fresh, endpoint{live: map[*lease]struct{}{}, since: now})
+				p = &fresh[len(fresh)-1]
+			}
+			delete(old, place{e.ID, e.URL, rank})
+			p.Endpoint, p.rank = e, rank
+			if grown := p.since.Add(f.profile.slowStart); grown.After(f.grown) {
+				f.grown = grown
+			}
+			if p.cache.number == 0 {
+				f.prefix.join(&p.cache)
+			}
+			f.endpoints = append(f.endpoints, p)
 		}
-		delete(old, server{e.ID, e.URL})
-		p.Endpoint = e
-		if grown := p.since.Add(f.profile.slowStart); grown.After(f.grown) {
-			f.grown = grown
-		}
-		if p.cache.number == 0 {
-			f.prefix.join(&p.cache)
-		}
-		f.endpoints = append(f.endpoints, p)
-		f.byID[e.ID] = p
+		f.join(f.endpoints[first:])
 	}
+	f.assign()
 	for _, p := range old {
-		p.Draining = true
+		p.Draining, p.ranks = true, nil
 		f.prefix.leave(&p.cache)
 		if len(p.live) > 0 {
 			f.leaving = append(f.leaving, p)
@@ -210,22 +223,37 @@ func (f *fleet) loaded(p *endpoint, l Load) {
 func (f *fleet) running() int {
 	n := 0
 	for _, p := range f.endpoints {
-		n += len(p.live)
+		n += p.answering(f)
 	}
 	for _, p := range f.leaving {
-		n += len(p.live)
+		n += p.answering(f)
+	}
+	return n
+}
+
+// answering is how many of the endpoint's leases are those of answers.
+func (p *endpoint) answering(f *fleet) int {
+	if f.splits.Apart == 0 {
+		return len(p.live)
+	}
+	n := 0
+	for l := range p.live {
+		if l.endpoint == p {
+			n++
+		}
 	}
 	return n
 }
 
 // populated reports whether there is an endpoint to wait for.
-func (f *fleet) populated() bool { return slices.ContainsFunc(f.endpoints, (*endpoint).present) }
+func (f *fleet) populated() bool { return slices.ContainsFunc(f.places, (*endpoint).present) }
 
 // serving reports whether some endpoint works, be it full.
 func (f *fleet) serving() bool {
-	return slices.ContainsFunc(f.endpoints, func(p *endpoint) bool { return p.present() && !p.open() })
+	return slices.ContainsFunc(f.places, func(p *endpoint) bool { return p.present() && !p.open() })
 }
 
 // present reports whether the pool counts on the endpoint: one that is
-// draining or found dead is not worth waiting for.
-func (p *endpoint) present() bool { return !p.Draining && p.health != Unhealthy }
+// draining, found dead or of a revision that may take nothing is not worth
+// waiting for.
+func (p *endpoint) present() bool { return !p.Draining && !p.screened && p.health != Unhealthy }

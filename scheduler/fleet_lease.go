@@ -10,9 +10,18 @@ type placed struct {
 	key     bindingKey
 	at      time.Time
 	streams bool // its first token will be told when it comes
-	work    int  // uncached tokens, while they are pending
-	behind  int  // uncached tokens to be computed until its first token, when it was granted
-	scrape  int  // of the endpoint then
+}
+
+// leg is a lease's part at one endpoint: where the answer is made, or where the
+// prompt of it is computed.
+type leg struct {
+	endpoint  *endpoint
+	tokens    int  // that it counts for there now
+	probation bool // granted while the endpoint had yet to prove itself
+
+	work   int // uncached tokens, while they are pending
+	behind int // uncached tokens to be computed until its first token, when it was granted
+	scrape int // of the endpoint then
 
 	stamp  uint32 // of its use of the cache
 	had    int    // blocks that the endpoint had of the prompt before
@@ -21,67 +30,84 @@ type placed struct {
 	sure   bool   // whether that block was computed by then
 }
 
-// place books a lease on the endpoint that it was granted.
+// computing is the leg at which the prompt is computed.
+func (l *lease) computing() *leg {
+	if l.prefill != nil {
+		return l.prefill
+	}
+	return &l.leg
+}
+
+// place books a lease on the endpoints that it was granted.
 func (f *fleet) place(l *lease, c choice, r *Request, now time.Time) {
-	p := l.endpoint
+	l.placed = placed{chain: r.chain, key: keyOf(r), at: now, streams: r.Streams}
+	l.targets = f.aim(&c)
+	r.chain = nil
+	work := max(r.InputTokens-c.computed(), 1)
+	if l.prefill != nil {
+		f.book(l, l.prefill, work, now)
+		work = 0
+	}
+	f.book(l, &l.leg, work, now)
+	f.bindings.bind(r, l.endpoint, l.blocks, now)
+}
+
+// book puts a leg on its endpoint, with so many tokens of the prompt to compute.
+func (f *fleet) book(l *lease, g *leg, work int, now time.Time) {
+	p := g.endpoint
 	p.live[l] = struct{}{}
 	p.held = len(p.live)
-	l.placed = placed{
-		chain: r.chain, key: keyOf(r), at: now, work: max(r.InputTokens-c.cached, 1), streams: r.Streams, scrape: p.scrape,
-	}
-	if p.pending == 0 {
+	g.work, g.scrape = work, p.scrape
+	if p.pending == 0 && work > 0 {
 		p.busy = f.prefix.clock
 	}
-	l.targets = p.targets
-	if len(c.endpoints) > 1 {
-		l.targets = nil
-		for _, q := range c.endpoints {
-			l.targets = append(l.targets, q.targets...)
-		}
-	}
-	f.pend(l, l.work, now)
+	f.pend(l, g, work, now)
 	p.unseen++
-	l.behind = p.pending
-	r.chain = nil
+	g.behind = p.pending
 	if l.chain != nil && l.chain.block == f.hasher.Load().block && p.cache.number != 0 {
-		l.had, l.blocks = f.prefix.have(&p.cache), len(l.chain.hashes)
-		if l.had > 0 {
-			l.aged = f.prefix.at(p.cache.last).stamp
-			l.sure = p.pending == l.work || before(l.aged, p.busy+1)
+		g.had, g.blocks = f.prefix.have(&p.cache), len(l.chain.hashes)
+		if g.had > 0 {
+			g.aged = f.prefix.at(p.cache.last).stamp
+			g.sure = p.pending == work || before(g.aged, p.busy+1)
 		}
 		f.prefix.use(&p.cache, l.chain.hashes)
-		l.stamp = f.prefix.clock
+		g.stamp = f.prefix.clock
 		if f.sheet.most == 0 {
 			p.coldAt = f.prefix.clock
 		}
 	}
-	f.bindings.bind(r, p, l.blocks, now)
 }
 
 // started takes the first token of a lease: its prompt is computed.
 func (f *fleet) started(l *lease, now time.Time) {
-	p := l.endpoint
-	if _, live := p.live[l]; !live || l.work == 0 {
+	g := l.computing()
+	p := g.endpoint
+	if _, live := p.live[l]; !live || g.work == 0 {
 		return
 	}
 	if took := now.Sub(l.at); took > 0 {
-		slow, weight := f.speed.observe(l.behind, took.Seconds())
+		slow, weight := f.speed.observe(g.behind, took.Seconds())
 		p.pace.observe(slow, weight, now)
 	}
-	f.computed(l, now)
+	f.computed(l, g, now)
+	f.forget(l)
 }
 
-// computed takes the lease's prompt off the work that is pending.
-func (f *fleet) computed(l *lease, now time.Time) {
-	f.pend(l, -l.work, now)
-	l.work = 0
+// computed takes a leg's prompt off the work that is pending.
+func (f *fleet) computed(l *lease, g *leg, now time.Time) {
+	f.pend(l, g, -g.work, now)
+	g.work = 0
+}
+
+// forget gives back the memory of the lease's prompt.
+func (f *fleet) forget(l *lease) {
 	f.free(l.chain)
 	l.chain = nil
 }
 
 // pend changes the work that stands in front of who comes next.
-func (f *fleet) pend(l *lease, work int, now time.Time) {
-	p := l.endpoint
+func (f *fleet) pend(l *lease, g *leg, work int, now time.Time) {
+	p := g.endpoint
 	if l.streams {
 		p.told += work
 	}
@@ -89,29 +115,35 @@ func (f *fleet) pend(l *lease, work int, now time.Time) {
 	p.pending += work
 }
 
-// release takes a lease off its endpoint and learns from how it ended.
-func (f *fleet) release(l *lease, o Outcome, now time.Time) {
-	p := l.endpoint
+// release takes a leg off its endpoint.
+func (f *fleet) release(l *lease, g *leg, result Result, now time.Time) {
+	p := g.endpoint
 	delete(p.live, l)
 	p.held = len(p.live)
-	if l.scrape == p.scrape {
+	if g.scrape == p.scrape {
 		p.unseen--
 	}
-	switch o.Result {
+	switch result {
 	case EndpointFault, CallerFault, Overloaded:
-		if l.chain != nil && l.stamp != 0 { // it showed nothing of having computed the prompt
-			f.prefix.undo(&p.cache, l.chain.hashes, l.had, l.stamp)
+		if l.chain != nil && g.stamp != 0 { // it showed nothing of having computed the prompt
+			f.prefix.undo(&p.cache, l.chain.hashes, g.had, g.stamp)
 		}
-	case Completed:
-		f.check(l, o)
-		f.bindings.served(l.key, p, o)
-	case Abandoned:
+	case Completed, Abandoned:
 		// As far as it came, the prompt is in the cache.
 	}
-	f.computed(l, now)
+	f.computed(l, g, now)
 	if p.Draining && len(p.live) == 0 {
 		f.leaving = without(f.leaving, p)
 	}
+}
+
+// released learns from how a lease ended.
+func (f *fleet) released(l *lease, o Outcome, now time.Time) {
+	if o.Result == Completed {
+		f.check(l.computing(), o)
+		f.bindings.served(l.key, l.endpoint, o)
+	}
+	f.forget(l)
 }
 
 // check compares what the endpoint had cached of a prompt with what it was
@@ -119,18 +151,18 @@ func (f *fleet) release(l *lease, o Outcome, now time.Time) {
 // of the missing block or before: it was started anew, or its cache is smaller
 // than it says. Engines that never tell are not taken at their word, and what
 // other requests were about to compute is not counted as missing.
-func (f *fleet) check(l *lease, o Outcome) {
-	p := l.endpoint
+func (f *fleet) check(g *leg, o Outcome) {
+	p := g.endpoint
 	if o.CachedTokens > 0 {
 		p.tells = true
 	}
 	whole := o.CachedTokens + o.InputTokens
-	if !p.tells || !l.sure || whole == 0 || p.cache.number == 0 {
+	if !p.tells || !g.sure || whole == 0 || p.cache.number == 0 {
 		return
 	}
-	expected := float64(l.had) / float64(l.blocks)
+	expected := float64(g.had) / float64(g.blocks)
 	if found := float64(o.CachedTokens) / float64(whole); 2*found < expected {
-		f.prefix.lost(&p.cache, l.aged)
+		f.prefix.lost(&p.cache, g.aged)
 	}
 }
 

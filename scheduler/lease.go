@@ -6,16 +6,16 @@ import (
 )
 
 // lease is an Embedded scheduler's Lease. It is live while its endpoint's set
-// has it.
+// has it; the one that computes its prompt has it until the first token.
 type lease struct {
+	leg // of the endpoint that answers
+
 	scheduler *Embedded
-	endpoint  *endpoint
+	prefill   *leg // of the one that computes the prompt for it; nil: the same
 	request   leased
 
-	charge    charge
-	tokens    int       // that it counts for at its endpoint now
-	queuedAt  time.Time // when its request's first attempt began to wait
-	probation bool      // granted while the endpoint had yet to prove itself
+	charge   charge
+	queuedAt time.Time // when its request's first attempt began to wait
 	victim
 	placed
 
@@ -48,7 +48,11 @@ func (l *lease) Evicted() <-chan struct{} { return l.evicted }
 func (l *lease) Tokens() int {
 	l.scheduler.mu.Lock()
 	defer l.scheduler.mu.Unlock()
-	return l.tokens
+	n := l.tokens
+	if l.prefill != nil {
+		n += l.prefill.tokens
+	}
+	return n
 }
 
 // Observe keeps how much was made, for attempts that end without a count, and
@@ -95,12 +99,13 @@ func (l *lease) usage(o Outcome) service {
 func (e *Embedded) end(l *lease, o Outcome) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now, p := e.now(), l.endpoint
-	e.fleet.release(l, o, now)
-	p.tokens -= l.tokens
-	l.tokens = 0
-	p.ended(l, o.Result, e.cfg.Breaker, e.cfg.OverloadPause, now)
-	e.gauge.update(p, now)
+	now := e.now()
+	at, before := l.blame(o)
+	if l.prefilling() {
+		e.vacate(l, l.prefill, before, now)
+	}
+	e.vacate(l, &l.leg, at, now)
+	e.fleet.released(l, o, now)
 	e.confirm(l, now)
 	e.settle(l, o, now)
 	e.dispatch(now)
@@ -124,51 +129,59 @@ func (e *Embedded) began(l *lease) {
 	}
 	now, p := e.now(), l.endpoint
 	e.fleet.started(l, now)
+	if l.prefilling() {
+		e.vacate(l, l.prefill, Completed, now)
+	}
 	if !e.cfg.Detector.OutputTokens {
 		p.tokens -= l.tokens
 		l.tokens = 0
 	}
+	p.worked = now
 	if l.probation {
 		p.proved(l)
 	}
-	e.gauge.update(p, now)
+	e.follows(p, now)
 	e.dispatch(now)
 }
 
-// tokensOf is what a request counts for at an endpoint that has part of its
-// prompt in the cache.
-func (e *Embedded) tokensOf(r *Request, cached int) int {
-	n := max(r.InputTokens-cached, 0)
-	if d := &e.cfg.Detector; d.OutputTokens {
-		output := int(d.OutputRatio * float64(r.InputTokens))
-		if d.MaxOutput > 0 {
-			output = min(output, d.MaxOutput)
-		}
-		n += output
+// outputOf is what a request's answer counts for at an endpoint, in tokens.
+func (e *Embedded) outputOf(r *Request) int {
+	d := &e.cfg.Detector
+	if !d.OutputTokens {
+		return 0
+	}
+	n := int(d.OutputRatio * float64(r.InputTokens))
+	if d.MaxOutput > 0 {
+		n = min(n, d.MaxOutput)
 	}
 	return n
 }
 
 // grant gives the request the endpoint that was chosen for it.
 func (e *Embedded) grant(c choice, b *band, f *flow, r *Request, came arrival, h held, now time.Time) *lease {
-	p := c.endpoints[0]
 	l := &lease{
-		scheduler: e, endpoint: p, charge: charge{band: b, flow: f},
-		request:   leased{body: r.Body, inputTokens: r.InputTokens},
-		queuedAt:  r.QueuedAt,
-		probation: p.open() || p.health == Unknown,
+		leg:       leg{endpoint: c.endpoints[0]},
+		scheduler: e, charge: charge{band: b, flow: f},
+		request:  leased{body: r.Body, inputTokens: r.InputTokens},
+		queuedAt: r.QueuedAt,
 	}
 	if l.queuedAt.IsZero() || l.queuedAt.After(now) {
 		l.queuedAt = came.at
 	}
-	e.queues.began(&l.charge, r, service{
-		input: max(r.InputTokens-c.cached, 0), cached: c.cached, output: f.expectedOutput(r.OutputTokens),
-	}, now)
-	l.tokens = e.tokensOf(r, c.cached)
-	p.tokens += l.tokens
+	prompt := max(r.InputTokens-c.computed(), 0)
+	e.queues.began(&l.charge, r, service{input: prompt, cached: c.computed(), output: f.expectedOutput(r.OutputTokens)}, now)
+	l.tokens = e.outputOf(r)
+	if c.prefill == nil {
+		l.tokens += prompt
+	} else {
+		l.prefill = &leg{endpoint: c.prefill, tokens: prompt}
+	}
+	e.fleet.granted(&c)
 	e.fleet.place(l, c, r, now)
-	p.began(l)
-	e.gauge.update(p, now)
+	if l.prefill != nil {
+		e.occupy(l, l.prefill, now)
+	}
+	e.occupy(l, &l.leg, now)
 	e.expose(l)
 	b.dispatched++
 	b.waited += now.Sub(came.at)

@@ -10,7 +10,8 @@ import (
 // sheet is what one pick works on. It is used again for the next one, so that
 // a pick costs no memory.
 type sheet struct {
-	record bool // whether the choice is to be explained
+	record bool     // whether the choice is to be explained
+	rules  *profile // by which is picked
 
 	request *Request
 	now     time.Time
@@ -20,6 +21,7 @@ type sheet struct {
 	input   int      // tokens of the prompt
 	live    int      // leases of the pool
 	limit   int      // how many it may have
+	only    int      // revision of which the endpoint has to be; 0: any
 
 	over      []*endpoint // that are full, but may take it if they have some of its prompt
 	endpoints []*endpoint // that are still in question
@@ -47,64 +49,88 @@ const (
 	leftSlowStart  = "slow_start"
 	leftPrefill    = "prefill"
 	leftExcluded   = "excluded"
+	leftRevision   = "revision"
+	leftRank       = "rank"
 )
 
-// pick chooses the endpoints that may take a request: those that can take one
+// stage is the pick for one part of the work.
+type stage struct {
+	places []*endpoint // that do it
+	next   int         // where the next pick begins to look, so that ties rotate
+	sheet  sheet
+}
+
+// choose chooses the endpoints that may take a request: those that can take one
 // at all, less those that the filters leave out, rated by the scorers and
 // chosen by the picker. An endpoint that the request excludes is chosen only if
 // no other is left. When none is left, again says when time alone may change
 // that (zero: it won't).
-func (f *fleet) pick(r *Request, now time.Time) (c choice, again time.Time) {
+func (f *fleet) choose(r *Request, revision int, now time.Time) (c choice, again time.Time) {
 	a := &f.sheet
-	a.begin(r, now)
-	again = f.able(a)
+	a.begin(r, &f.profile, now)
+	a.only = revision
+	again = f.able(a, &f.stage)
 	if len(a.endpoints)+len(a.over) == 0 {
 		return choice{left: a.left}, again
 	}
 	f.recall(a)
 	f.stretch(a)
-	if len(a.endpoints) == 0 {
+	if !f.narrow(a) {
 		return choice{left: a.left}, again
-	}
-	for i := range f.profile.filters {
-		f.profile.filters[i].apply(f, a)
 	}
 	if len(r.Exclude) > 0 {
 		a.keep(leftExcluded, true, func(p *endpoint) bool { return !slices.Contains(r.Exclude, p.ID) })
 	}
-	if len(a.endpoints) == 0 {
-		return choice{left: a.left}, again
-	}
-	f.fade(now)
-	f.look(a)
-	f.score(a)
-	return f.choose(a), time.Time{}
+	return f.take(a, &f.stage), time.Time{}
 }
 
-func (a *sheet) begin(r *Request, now time.Time) {
-	a.request, a.now, a.chain, a.most, a.session, a.input, a.live, a.limit = r, now, nil, 0, nil, r.InputTokens, 0, 0
+func (a *sheet) begin(r *Request, rules *profile, now time.Time) {
+	a.request, a.rules, a.now = r, rules, now
+	a.chain, a.most, a.session, a.input, a.live, a.limit, a.only = nil, 0, nil, r.InputTokens, 0, 0, 0
 	a.endpoints, a.left = a.endpoints[:0], a.left[:0]
 }
 
-// able collects the endpoints that can take a request now. They come in an
+// narrow applies the filters, and reports whether they left any.
+func (f *fleet) narrow(a *sheet) bool {
+	for i := range a.rules.filters {
+		a.rules.filters[i].apply(f, a)
+	}
+	return len(a.endpoints) > 0
+}
+
+// take rates the endpoints that are left, of which there is one at least, and
+// applies the picker.
+func (f *fleet) take(a *sheet, s *stage) choice {
+	f.fade(a.now)
+	f.look(a)
+	f.score(a)
+	s.next = (s.next + 1) % len(s.places)
+	return f.best(a)
+}
+
+// able collects the endpoints of a stage that can take a request now. They come in an
 // order that begins elsewhere each time, for those that are rated the same.
-func (f *fleet) able(a *sheet) (again time.Time) {
-	n := len(f.endpoints)
+func (f *fleet) able(a *sheet, s *stage) (again time.Time) {
+	n := len(s.places)
 	sparing := f.sparing(a.now)
 	a.over = a.over[:0]
 	for i := range n {
-		at := f.next + i
+		at := s.next + i
 		if at >= n {
 			at -= n
 		}
-		p := f.endpoints[at]
+		p := s.places[at]
+		if a.only != 0 && p.revision != a.only {
+			a.leave(leftRevision, 1)
+			continue
+		}
 		limit, bar, later := f.bar(p, sparing, a.now)
 		a.live += p.held
 		a.limit += limit
 		switch {
-		case bar == "" && !f.busy(a.request, p):
+		case bar == "" && !a.busy(p):
 			a.endpoints = append(a.endpoints, p)
-		case bar == "", bar == leftFull && p.held < f.over(p, limit):
+		case bar == "", bar == leftFull && p.held < a.rules.over(p, limit):
 			a.over = append(a.over, p)
 		default:
 			a.leave(bar, 1)
@@ -176,18 +202,18 @@ func rampUntil(leases int, slow time.Duration, limit int) time.Duration {
 // it holds beyond its limit others hold less: the pool's limit stays. Were it
 // not for this, in a pool that is full each request would go where the last one
 // ended, which is hardly ever where its prefix is.
-func (f *fleet) over(p *endpoint, limit int) int {
+func (r *profile) over(p *endpoint, limit int) int {
 	if !p.sound() {
 		return limit
 	}
-	return limit + int(f.profile.headroom*float64(limit))
+	return limit + int(r.headroom*float64(limit))
 }
 
 // busy reports whether an endpoint has so much of prompts in front of it that
 // more can as well wait here. For a retry none has: left with nothing but the
 // endpoint that failed it, it would go there again.
-func (f *fleet) busy(r *Request, p *endpoint) bool {
-	return f.profile.prefill > 0 && len(r.Exclude) == 0 && float64(p.told)*p.pace.slow >= f.profile.prefill
+func (a *sheet) busy(p *endpoint) bool {
+	return a.rules.prefill > 0 && len(a.request.Exclude) == 0 && float64(p.told)*p.pace.slow >= a.rules.prefill
 }
 
 // stretch adds the full endpoints that have some of the request's prompt, and
@@ -195,7 +221,7 @@ func (f *fleet) busy(r *Request, p *endpoint) bool {
 func (f *fleet) stretch(a *sheet) {
 	for _, p := range a.over {
 		home := a.session != nil && a.session.endpoint == p
-		busy := f.busy(a.request, p)
+		busy := a.busy(p)
 		switch {
 		case busy && !home && !f.mostly(a, p):
 			a.leave(leftPrefill, 1)
@@ -288,13 +314,13 @@ func sized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 
 // score rates the endpoints that are left.
 func (f *fleet) score(a *sheet) {
-	for i := range f.profile.scorers {
+	for i := range a.rules.scorers {
 		if len(a.values) <= i {
 			a.values = append(a.values, nil)
 		}
 		values := sized(a.values[i], len(a.endpoints))
 		a.values[i] = values
-		s := &f.profile.scorers[i]
+		s := &a.rules.scorers[i]
 		s.rate(f, a, values)
 		for j, v := range values {
 			a.scores[j] += s.weight * min(max(v, 0), 1)
@@ -302,20 +328,19 @@ func (f *fleet) score(a *sheet) {
 	}
 }
 
-// choose applies the picker.
-func (f *fleet) choose(a *sheet) choice {
+// best applies the picker.
+func (f *fleet) best(a *sheet) choice {
 	keys := a.scores
-	if f.profile.kind != MaxScore {
-		keys = f.draw(a)
+	if a.rules.kind != MaxScore {
+		keys = a.draw()
 	}
-	a.order = top(a.order[:0], keys, f.profile.max)
+	a.order = top(a.order[:0], keys, a.rules.max)
 	a.picked = a.picked[:0]
 	for _, i := range a.order {
 		a.picked = append(a.picked, a.endpoints[i])
 	}
 	first := a.order[0]
 	c := choice{endpoints: a.picked, cached: a.cached[first], considered: len(a.endpoints), left: a.left}
-	f.next = (f.next + 1) % len(f.endpoints)
 	if a.record {
 		c.candidates = f.explain(a)
 	}
@@ -324,12 +349,12 @@ func (f *fleet) choose(a *sheet) choice {
 
 // draw gives each endpoint a key of chance: with the score as weight, as in
 // Efraimidis and Spirakis' sampling without replacement, or without.
-func (f *fleet) draw(a *sheet) []float64 {
+func (a *sheet) draw() []float64 {
 	a.keys = sized(a.keys, len(a.scores))
 	for i, score := range a.scores {
-		u := f.profile.chance.Float64()
+		u := a.rules.chance.Float64()
 		switch {
-		case f.profile.kind == Random:
+		case a.rules.kind == Random:
 			a.keys[i] = u
 		case score > 0:
 			a.keys[i] = math.Pow(u, 1/score)
@@ -367,10 +392,10 @@ func (f *fleet) explain(a *sheet) []Candidate {
 	}
 	for to, i := range a.order {
 		p, c := a.endpoints[i], &a.best[to]
-		c.Endpoint, c.Score, c.CachedTokens, c.Live = p.ID, a.scores[i], a.cached[i], p.held
+		c.Endpoint, c.Score, c.CachedTokens, c.Live = p.name, a.scores[i], a.cached[i], p.held
 		c.Scores, c.Work = c.Scores[:0], WorkCost{}
-		for j := range f.profile.scorers {
-			s := &f.profile.scorers[j]
+		for j := range a.rules.scorers {
+			s := &a.rules.scorers[j]
 			if s.kind == WorkScorer {
 				c.Work = f.cost(a, &a.weighing, i)
 			}

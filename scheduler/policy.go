@@ -141,6 +141,64 @@ type Profile struct {
 	// SlowStart lets a new endpoint take its full share only after this long
 	// (10 s); negative: at once.
 	SlowStart time.Duration
+
+	// Split computes prompts on other endpoints than answers; nil: never, but for
+	// a zero Profile, which does so as soon as an endpoint has a role that leaves
+	// answers to others.
+	Split *Split
+	// Rollout keeps a request to endpoints of one revision. The zero value of a
+	// zero Profile does so in a split pool whose endpoints name revisions; any
+	// other zero value doesn't.
+	Rollout Rollout
+}
+
+// Split is how prefill and decode are done apart. The profile that has it picks
+// the endpoint that answers. If the decider wants it, Prefill then picks the one
+// that computes the prompt, which goes to the first one's sidecar in a header.
+// Of both profiles, filters by label say which endpoints serve the stage; the
+// prefix cache and the sessions are those of the answering profile.
+type Split struct {
+	Prefill Profile // its own Split, Prefix, Session and Rollout mean nothing
+	Decider Decider
+}
+
+// DeciderKind says for which requests prefill is done apart.
+type DeciderKind string
+
+// The deciders.
+const (
+	PrefixDecider DeciderKind = "prefix-based-pd-decider" // default
+	AlwaysDecider DeciderKind = "always-disagg-pd-decider"
+)
+
+// Decider is such a rule with its parameters. PrefixDecider wants prefill apart
+// for prompts of at least PromptTokens of which at least NonCachedTokens are not
+// cached where the answer is to be made; NonCachedTokens 0 never wants it.
+type Decider struct {
+	Kind            DeciderKind
+	NonCachedTokens int
+	PromptTokens    int
+}
+
+// RolloutMode says what the share of a revision goes by.
+type RolloutMode string
+
+// The modes of a rollout. A role counts as large as its ready endpoints are many.
+const (
+	RolloutByLargestRole RolloutMode = "max-role" // the role that is largest over all revisions
+	RolloutBySum         RolloutMode = "sum"      // all required roles together
+	RolloutDisabled      RolloutMode = "disabled"
+)
+
+// Rollout screens endpoints by revision before anything else looks at them: a
+// request meets one revision only, and none that lacks a required role. Empty
+// labels take the defaults that are named with them.
+type Rollout struct {
+	Mode          RolloutMode
+	Roles         []string          // that a revision must have
+	RevisionLabel string            // RevisionLabel
+	RoleLabel     string            // disaggregatedset.x-k8s.io/role; without it an endpoint has the stages of its RoleLabel
+	Scope         map[string]string // labels of the endpoints that count; empty: all
 }
 
 // Filter leaves out endpoints. Kind is an llm-d type name; Labels serve those

@@ -17,6 +17,8 @@ type profile struct {
 	headroom  float64 // part of its limit that an endpoint may hold beyond it, for what it has cached
 	prefill   float64 // tokens that stand in front at an endpoint of average pace when it takes no more prompts that are new to it; 0: no bound
 	chance    *rand.Rand
+
+	split *split // nil: prompts are computed where the answer is made
 }
 
 // ownPrefill is the prefill budget of Weir's own profile: about a second of an
@@ -31,7 +33,17 @@ const ownHeadroom = 0.5
 // compile makes a profile ready. Plugins that it doesn't know are as if they
 // were not there: who takes a Profile from outside asks Unsupported first.
 func compile(p Profile, seed uint64) profile {
-	own := len(p.Scorers) == 0 && len(p.Filters) == 0
+	own := p.own()
+	out := compileRules(p, own, seed)
+	out.split = compileSplit(p, own, &out, seed)
+	return out
+}
+
+// own reports whether the profile is Weir's own.
+func (p Profile) own() bool { return len(p.Scorers) == 0 && len(p.Filters) == 0 }
+
+// compileRules is compile for a profile without its split.
+func compileRules(p Profile, own bool, seed uint64) profile {
 	if own {
 		p.Scorers = []Scorer{{Kind: WorkScorer, Weight: 1}}
 	}
@@ -77,6 +89,9 @@ func (p Profile) Unsupported() (kinds []string) {
 		if _, ok := newScorer(x); !ok {
 			kinds = append(kinds, x.Kind)
 		}
+	}
+	if p.Split != nil {
+		kinds = append(kinds, p.Split.Prefill.Unsupported()...)
 	}
 	return kinds
 }

@@ -34,6 +34,8 @@ type record struct {
 	left         []leftOut
 	candidates   []Candidate
 	endpoint     string
+	prefill      string
+	revision     string
 }
 
 // leftOut is how many endpoints a filter or a condition left out.
@@ -97,7 +99,10 @@ func (r *record) begin(q *Request, came arrival, now time.Time) {
 // chose fills in where the request goes. What c points to is the picker's own
 // and is copied.
 func (r *record) chose(c choice) {
-	r.endpoint, r.cachedTokens, r.considered = c.endpoints[0].ID, c.cached, c.considered
+	r.endpoint, r.cachedTokens, r.considered, r.revision = c.endpoints[0].name, c.computed(), c.considered, c.revision
+	if c.prefill != nil {
+		r.prefill = c.prefill.name
+	}
 	r.left = append(r.left, c.left...)
 	for _, from := range c.candidates[:min(len(c.candidates), MaxCandidates)] {
 		n := len(r.candidates)
@@ -122,7 +127,7 @@ func (r *record) decision() Decision {
 		Saturation: r.saturation, Ceiling: r.ceiling, Refused: r.refused,
 		InputTokens: r.inputTokens, CachedTokens: r.cachedTokens,
 		Considered: r.considered, Left: make(map[string]int, len(r.left)),
-		Candidates: slices.Clone(r.candidates), Endpoint: r.endpoint,
+		Candidates: slices.Clone(r.candidates), Endpoint: r.endpoint, Prefill: r.prefill, Revision: r.revision,
 	}
 	for _, l := range r.left {
 		d.Left[l.by] += l.n

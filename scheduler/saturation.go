@@ -54,7 +54,7 @@ type share struct {
 type gauge struct {
 	detector Detector
 	shed     Shed
-	over     func(p *endpoint, limit int) int // what it may hold for the sake of its cache
+	rules    *profile // which say what an endpoint may hold for the sake of its cache
 
 	prefill, decode, pressure sum
 	reviews                   reviews
@@ -62,7 +62,7 @@ type gauge struct {
 
 // reset measures anew, after settings or the set of endpoints changed.
 func (g *gauge) reset(cfg *Config, f *fleet, now time.Time) {
-	*g = gauge{detector: cfg.Detector, shed: cfg.Shed, over: f.over, reviews: g.reviews[:0]}
+	*g = gauge{detector: cfg.Detector, shed: cfg.Shed, rules: &f.profile, reviews: g.reviews[:0]}
 	for _, p := range f.leaving {
 		p.share = share{at: -1}
 	}
@@ -137,7 +137,7 @@ func (g *gauge) saturation(now time.Time) (full float64, again time.Time) {
 // runs on it, has none: it is not capacity.
 func (g *gauge) measure(p *endpoint, now time.Time) share {
 	var s share
-	if p.Draining {
+	if p.Draining || p.screened {
 		return s
 	}
 	limit, again := p.limit(p.MaxConcurrency, now)
@@ -177,7 +177,7 @@ func (g *gauge) concurrency(p *endpoint, limit int, own float64) sum {
 	case CountHybrid:
 		return ratio(max(own, float64(p.tokens)/float64(most)))
 	default:
-		live, most := len(p.live), g.over(p, limit)
+		live, most := len(p.live), g.rules.over(p, limit)
 		s := sum{load: int64(live), room: int64(limit), within: int64(min(live, limit))}
 		if g.detector.Headroom <= 0 {
 			s.load = int64(min(live, most)) // what is over, since the limit was lowered, takes no room from others

@@ -76,10 +76,12 @@ func TestSaturationIsMeasuredAsLlmdDoes(t *testing.T) {
 					e.SetConfig(scheduler.Config{Detector: scheduler.Detector{OutputTokens: tt.detector.OutputTokens, MaxOutput: tt.detector.MaxOutput}})
 					others := append([]scheduler.Endpoint(nil), endpoints...)
 					for i := range others {
-						others[i].Draining = true
+						others[i].Draining, others[i].Labels = true, nil
 					}
 					endpoints = append(endpoints, p.endpoint)
-					e.SetEndpoints(append(others, p.endpoint))
+					alone := p.endpoint
+					alone.Labels = nil // whatever it is to be, it answers now
+					e.SetEndpoints(append(others, alone))
 					e.SetHealth(p.endpoint.ID, scheduler.Healthy)
 					for _, n := range p.tokens {
 						if _, err := e.Schedule(t.Context(), scheduler.Request{InputTokens: n}); err != nil {

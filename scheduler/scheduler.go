@@ -62,6 +62,7 @@ type Request struct {
 	TTL      time.Duration // shortens the pool's own time limit in the queue; 0 leaves it, a negative one means not to wait
 	Streams  bool          // the first token will be told when it comes, and not with the end
 	Exclude  []string      // endpoints that this request should avoid, if others can take it
+	Revision string        // the only revision whose endpoints may take it, where a pool goes by revisions; "": any
 
 	chain *chain // of Prompt
 }
@@ -71,6 +72,7 @@ type Target struct {
 	Endpoint string      // id of the endpoint in its pool
 	URL      string      // base URL, without a trailing slash or /v1
 	Headers  [][2]string // to add to the request
+	Prefill  string      // id of another endpoint that is to compute the prompt for this one; "": none
 }
 
 // Progress is a report on a running attempt.
@@ -96,6 +98,10 @@ type Outcome struct {
 	InputTokens  int // uncached prompt tokens, where known
 	CachedTokens int
 	OutputTokens int
+	// Reached says of an EndpointFault that the target itself took the request,
+	// and then answered with a failure or not in time: where another endpoint was
+	// to compute the prompt, that one may be at fault.
+	Reached bool
 }
 
 // Result classes an outcome by whose doing it was.

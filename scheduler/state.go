@@ -30,6 +30,9 @@ type State struct {
 	Endpoints        []EndpointState `json:"endpoints"`         // in the pool's order, then removed ones that still run something
 	Closed           bool            `json:"closed"`
 	Populated        bool            `json:"populated"` // some endpoint is worth waiting for
+
+	Splits    *Splits         `json:"splits,omitempty"`    // of a split pool
+	Revisions []RevisionState `json:"revisions,omitempty"` // of a pool that goes by revisions
 }
 
 // StageState is how full the endpoints are that serve one stage of a request.
@@ -77,6 +80,8 @@ type EndpointState struct {
 	Circuit        Circuit `json:"circuit"`
 	Draining       bool    `json:"draining"`
 	Paused         bool    `json:"paused"` // it said that it is full, a moment ago
+
+	Ranks []RankState `json:"ranks,omitempty"` // where it has several; what stands above is of all of them
 }
 
 // Circuit says whether an endpoint's own outcomes keep it out.
@@ -141,6 +146,12 @@ func (e *Embedded) State() State {
 	s.Saturation, _ = e.gauge.saturation(now)
 	sparing := e.fleet.sparing(now)
 	s.Stages = e.gauge.stages()
+	if e.fleet.apart != nil {
+		s.Splits = new(e.fleet.splits)
+	}
+	if e.fleet.rollout.on {
+		s.Revisions = e.fleet.rollout.states()
+	}
 	for _, p := range e.fleet.endpoints {
 		if !p.known(e.cfg.Detector.Staleness, now) {
 			s.Stale++
@@ -149,12 +160,14 @@ func (e *Embedded) State() State {
 	live := map[*flow]int{}
 	for _, p := range slices.Concat(e.fleet.endpoints, e.fleet.leaving) {
 		for l := range p.live {
-			live[l.charge.flow]++
+			if l.endpoint == p { // and not one whose prompt it computes
+				live[l.charge.flow]++
+				s.Live++
+			}
 		}
-		s.Live += len(p.live)
 		state := p.state(now)
 		state.Limit, _, _ = e.fleet.bar(p, sparing, now)
-		s.Endpoints = append(s.Endpoints, state)
+		s.Endpoints = together(s.Endpoints, p, state)
 	}
 	for _, b := range e.queues.bands {
 		s.Bands = append(s.Bands, b.state(live))

@@ -56,6 +56,9 @@ func (d *Decision) went() string {
 	if d.Considered > 1 {
 		fmt.Fprintf(&s, ", best of %d", d.Considered)
 	}
+	if d.Prefill != "" {
+		fmt.Fprintf(&s, ", with the prompt computed at %s", d.Prefill)
+	}
 	if d.CachedTokens > 0 {
 		fmt.Fprintf(&s, ", where %d of about %d prompt tokens should be cached", d.CachedTokens, d.InputTokens)
 	}
