@@ -75,7 +75,7 @@ func (x *exchange) forward(ctx context.Context, trip *upstream.Trip) *Error {
 		return err
 	}
 	defer resp.Body.Close()
-	x.lease.Observe(scheduler.Progress{Kind: scheduler.HeadersReceived})
+	x.lease.Observe(scheduler.Progress{Kind: scheduler.HeadersReceived, Status: resp.StatusCode})
 	switch {
 	case resp.StatusCode != http.StatusOK:
 		return x.refused(ctx, w, resp)

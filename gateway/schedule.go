@@ -92,6 +92,7 @@ func (x *exchange) request() scheduler.Request {
 		Affinity:     ofTenant(p.Tenant, c.Affinity),
 		Model:        engineName(x.model),
 		CacheSalt:    x.salt,
+		Path:         c.Operation.Path(),
 		Body:         x.body,
 		Prompt:       c.prompt(),
 		InputTokens:  int(x.meter.prompt),

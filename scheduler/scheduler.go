@@ -5,6 +5,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -50,6 +51,7 @@ type Request struct {
 	Affinity  string   // hint that requests with the same one share a prefix, unique over all tenants; "" when none
 	Model     string   // name at the engine; with CacheSalt the seed of the prefix hash
 	CacheSalt string   // only requests with the same salt can hit each other's prefix
+	Path      string   // where at the engine it goes; "" is a chat
 	Body      []byte   // the JSON that will be sent
 	Prompt    [][]byte // what the engine's prefix cache sees, in the order in which its template puts it (tools, then messages); not kept
 
@@ -67,6 +69,9 @@ type Request struct {
 	chain *chain // of Prompt
 }
 
+// EnginePath is Path, or that of a chat.
+func (r *Request) EnginePath() string { return cmp.Or(r.Path, "/v1/chat/completions") }
+
 // Target is one place to send a request to.
 type Target struct {
 	Endpoint string      // id of the endpoint in its pool
@@ -78,8 +83,9 @@ type Target struct {
 // Progress is a report on a running attempt.
 type Progress struct {
 	Kind         ProgressKind
+	Status       int    // of the endpoint's answer, with HeadersReceived; 0 when unknown
 	OutputTokens int    // so far, where known
-	Event        []byte // the whole SSE event or JSON body, for schedulers that read it; not kept
+	Event        []byte // the data of a whole SSE event, or a JSON body, for schedulers that read it; not kept
 }
 
 // ProgressKind says what happened.

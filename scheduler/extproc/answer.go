@@ -1,0 +1,130 @@
+package extproc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+)
+
+// A peer that breaks the protocol is told by these; none of them says that it
+// has gone.
+var (
+	ErrGarbage       = errors.New("the picker's answer is not of the protocol")
+	ErrTooMuch       = errors.New("the picker's answer is too large")
+	ErrNoDestination = errors.New("the picker's answer names no destination")
+)
+
+const (
+	maxDestinations  = 16
+	maxDestination   = 256
+	maxHeaderValue   = 1 << 10
+	maxHeaders       = 256
+	bodyGrowth       = 1 << 20 // how much longer than what was sent a body may come back
+	emptyPieces      = 1 << 10 // pieces that carry next to nothing
+	usefulPieceBytes = 1 << 10
+)
+
+// Answer collects what a picker decides of one request. Its memory is bounded
+// by the request's size whatever the picker sends.
+type Answer struct {
+	Destinations []string    // host:port, in order of preference
+	Headers      [][2]string // for the engine; only those of Upstream
+
+	sent    []byte // what the picker was given
+	same    int    // so many bytes of what came are those of sent
+	changed []byte // what came, once it differs
+	pieces  int
+	decided bool
+	done    bool
+}
+
+// NewAnswer is the answer to a request with this body, which it keeps.
+func NewAnswer(sent []byte) *Answer { return &Answer{sent: sent} }
+
+// Done reports whether the answer is whole.
+func (a *Answer) Done() bool { return a.done }
+
+// Body is what to send to the engine: the very slice that the picker was
+// given, where it changed nothing.
+func (a *Answer) Body() []byte {
+	if a.changed == nil && a.same == len(a.sent) {
+		return a.sent
+	}
+	if a.changed == nil {
+		return a.sent[:a.same:a.same]
+	}
+	return a.changed
+}
+
+// Take reads one message of the request phase that is no refusal.
+func (a *Answer) Take(m *extprocv3.ProcessingResponse) error {
+	switch part := m.GetResponse().(type) {
+	case *extprocv3.ProcessingResponse_RequestHeaders:
+		if a.decided {
+			return nil // said twice: the first counts
+		}
+		a.decided = true
+		return a.decide(part.RequestHeaders.GetResponse().GetHeaderMutation(), m)
+	case *extprocv3.ProcessingResponse_RequestBody:
+		if !a.decided {
+			return fmt.Errorf("%w: a body before the decision", ErrGarbage)
+		}
+		return a.piece(part.RequestBody.GetResponse().GetBodyMutation().GetStreamedResponse())
+	default:
+		return fmt.Errorf("%w: %T in the request phase", ErrGarbage, part)
+	}
+}
+
+// decide reads where to and with what. The header is what Envoy follows; the
+// metadata says the same.
+func (a *Answer) decide(set *extprocv3.HeaderMutation, m *extprocv3.ProcessingResponse) error {
+	if n := len(set.GetSetHeaders()); n > maxHeaders {
+		return fmt.Errorf("%w: %d headers", ErrTooMuch, n)
+	}
+	where := GetSet(set, Destination)
+	if where == "" {
+		where = m.GetDynamicMetadata().GetFields()[DestinationSpace].GetStructValue().GetFields()[Destination].GetStringValue()
+	}
+	var err error
+	if a.Destinations, err = SplitHosts(where); err != nil {
+		return err
+	}
+	for _, name := range Upstream() {
+		value := GetSet(set, name)
+		switch {
+		case value == "":
+		case len(value) > maxHeaderValue || !isPrintable(value):
+			return fmt.Errorf("%w: header %s of %d bytes", ErrGarbage, name, len(value))
+		default:
+			a.Headers = append(a.Headers, [2]string{name, value})
+		}
+	}
+	return nil
+}
+
+func (a *Answer) piece(p *extprocv3.StreamedBodyResponse) error {
+	if p == nil {
+		return fmt.Errorf("%w: a body that is not streamed", ErrGarbage)
+	}
+	if a.done {
+		return nil
+	}
+	body := p.GetBody()
+	a.pieces++
+	limit := len(a.sent) + bodyGrowth
+	if max(a.same, len(a.changed))+len(body) > limit || a.pieces > emptyPieces+limit/usefulPieceBytes {
+		return fmt.Errorf("%w: a body of more than %d bytes or too many pieces", ErrTooMuch, limit)
+	}
+	if a.changed == nil && bytes.HasPrefix(a.sent[a.same:], body) {
+		a.same += len(body)
+	} else {
+		if a.changed == nil {
+			a.changed = append(make([]byte, 0, len(a.sent)+len(body)), a.sent[:a.same]...)
+		}
+		a.changed = append(a.changed, body...)
+	}
+	a.done = p.GetEndOfStream()
+	return nil
+}

@@ -1,0 +1,133 @@
+package llmd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"weir/scheduler"
+	"weir/scheduler/extproc"
+)
+
+// lease is one stream from its decision on. Two goroutines of the client's may
+// work for it: one reads, for as long as the stream lives, and one writes while
+// there is something to be written, so that an idle stream costs no more.
+type lease struct {
+	client  *Client
+	peer    Peer
+	stream  stream
+	cancel  context.CancelFunc
+	targets []scheduler.Target
+	evicted chan struct{}
+	session string
+	band    int
+	streams bool
+	at      func() time.Time
+
+	mu      sync.Mutex
+	body    []byte
+	out     outbox
+	writing bool
+	drain   *time.Timer // until the picker must have closed; nil before the end was sent
+	gone    bool // the stream is over: there is nobody to tell
+	ended   bool
+}
+
+var _ scheduler.Lease = (*lease)(nil)
+
+// begin lets the lease live: its reader ends with the stream, and the stream
+// at the latest drainTime after the lease's end.
+func (c *Client) begin(l *lease) {
+	c.counts.live.Add(1)
+	c.work.Add(1) // Schedule's own count is still held: Wait can't have passed
+	go func() {
+		defer c.work.Done()
+		l.read()
+	}()
+}
+
+func (l *lease) Targets() []scheduler.Target { return l.targets }
+func (l *lease) Evicted() <-chan struct{}    { return l.evicted }
+
+func (l *lease) Body() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.body
+}
+
+// read follows what the picker says while the answer runs: it may take the
+// endpoint back, and gives its notes of the session. The rest is an echo.
+func (l *lease) read() {
+	defer l.over()
+	for {
+		m, err := l.stream.Recv()
+		if err != nil {
+			l.lost(err)
+			return
+		}
+		switch part := m.GetResponse().(type) {
+		case *extprocv3.ProcessingResponse_ImmediateResponse:
+			l.revoked(part.ImmediateResponse)
+			return
+		case *extprocv3.ProcessingResponse_ResponseHeaders:
+			set := part.ResponseHeaders.GetResponse().GetHeaderMutation()
+			l.client.sessions.keep(l.session, extproc.GetSet(set, extproc.SessionToken))
+			if ms, err := strconv.ParseUint(extproc.GetSet(set, extproc.QueueMilliseconds), 10, 31); err == nil {
+				l.client.pace.note(l.band, time.Duration(ms)*time.Millisecond) //nolint:gosec // 31 bits fit
+			}
+		default:
+		}
+	}
+}
+
+// over lets go of the stream's context and timer.
+func (l *lease) over() {
+	l.cancel()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.drain != nil {
+		l.drain.Stop()
+	}
+}
+
+// lost notes that the stream is over. The answer goes on without it.
+func (l *lease) lost(err error) {
+	l.mu.Lock()
+	early := !l.ended
+	l.gone = true
+	l.mu.Unlock()
+	if early {
+		l.client.counts.lost.Add(1)
+		if !errors.Is(err, io.EOF) { // some pickers leave the answer alone: that is no fault
+			l.peer.Report(err)
+		}
+	}
+}
+
+// revoked reads a picker's last word. 429 or a reason of that name takes the
+// endpoint back; any other is the picker's own trouble, for which no running
+// answer is cut off.
+func (l *lease) revoked(m *extprocv3.ImmediateResponse) {
+	evicts := m.GetStatus().GetCode() == http.StatusTooManyRequests ||
+		strings.HasPrefix(extproc.GetSet(m.GetHeaders(), extproc.DroppedReason), extproc.EvictedReason)
+	l.mu.Lock()
+	early := !l.ended
+	l.gone = true
+	if early && evicts {
+		close(l.evicted)
+	}
+	l.mu.Unlock()
+	switch {
+	case early && evicts:
+		l.client.counts.evicted.Add(1)
+	case early:
+		l.client.counts.lost.Add(1)
+	}
+}
