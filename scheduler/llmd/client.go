@@ -29,16 +29,12 @@ import (
 const (
 	noWait       = 100 * time.Millisecond // for the decision on a request that doesn't want to wait
 	maxWait      = 10 * time.Minute       // for any answer; no queue's limit is longer
-	patience     = 10 * time.Second       // for another picker, when one died with the request in its queue
 	drainTime    = 5 * time.Second        // for a picker to close the stream of an ended exchange
 	firstBackoff = 50 * time.Millisecond
 	maxBackoff   = time.Second
 )
 
 var (
-	// ErrUnreachable is in the refusal when no picker answers: the request
-	// was decided by nobody, and another scheduler may be asked.
-	ErrUnreachable = errors.New("no endpoint picker answers")
 	// ErrForeign is in the refusal when a picker names a destination or a
 	// helper of one that the pool doesn't have.
 	ErrForeign = errors.New("the picker's destination is not of the pool")
@@ -48,14 +44,6 @@ var (
 	errSilent  = errors.New("the picker gave no answer")
 )
 
-// Peer is one picker.
-type Peer interface {
-	Conn() grpc.ClientConnInterface
-	Name() string
-	// Report tells how it answered: nil when it did, whatever it said.
-	Report(err error)
-}
-
 // Config says which pickers a pool has and what is known of it.
 type Config struct {
 	Pool       string
@@ -63,6 +51,7 @@ type Config struct {
 	Objectives map[int]string                                 // a band's priority -> its InferenceObjective
 	Allowed    func(hostport string) (scheduler.Target, bool) // the pool's endpoint at a destination
 	Own        bool                                           // the picker is a `weir scheduler`
+	Patience   time.Duration                                  // how long a request is sent again whose picker goes away; 0: not again
 	Now        func() time.Time
 }
 

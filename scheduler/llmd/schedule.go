@@ -21,9 +21,15 @@ type lostError struct{ err error }
 func (l *lostError) Error() string { return "the picker went away: " + l.err.Error() }
 func (l *lostError) Unwrap() error { return l.err }
 
+func isLost(err error) bool {
+	_, ok := errors.AsType[*lostError](err)
+	return ok
+}
+
 // Schedule waits in the picker's queue. A picker that dies with the request
-// loses it: it is sent again for as long as ten seconds, at the head of its
-// flow where the picker is a `weir scheduler`.
+// loses it: within Patience it is sent again, at the head of its flow where the
+// picker is a `weir scheduler`. Then, or when none answers, the reason is
+// NoEndpoints, and Elsewhere tells whether to ask another.
 func (c *Client) Schedule(ctx context.Context, r scheduler.Request) (scheduler.Lease, error) {
 	if ctx.Err() != nil {
 		return nil, c.refused(&scheduler.Refusal{Reason: scheduler.Cancelled, Err: context.Cause(ctx)}, &r)
@@ -74,7 +80,7 @@ func (c *Client) insist(wait context.Context, r *scheduler.Request, began time.T
 	for {
 		peer, err := c.cfg.Picker()
 		if err != nil {
-			err = &lostError{fmt.Errorf("%w: %w", ErrUnreachable, err)}
+			err = &lostError{fmt.Errorf("%w: %w", ErrNoScheduler, err)}
 			if lostAt.IsZero() {
 				return nil, err // known at once; there is nothing to be patient for
 			}
@@ -88,7 +94,7 @@ func (c *Client) insist(wait context.Context, r *scheduler.Request, began time.T
 		if lostAt.IsZero() {
 			lostAt = now
 		}
-		if _, lost := errors.AsType[*lostError](err); !lost || wait.Err() != nil || now.Sub(lostAt) > patience {
+		if !isLost(err) || wait.Err() != nil || now.Sub(lostAt) >= c.cfg.Patience {
 			return nil, err
 		}
 		pause := time.NewTimer(backoff)
@@ -142,11 +148,11 @@ func transport(wait context.Context, err error) error {
 // failed classes an error of the stream.
 func failed(err error) error {
 	if errors.Is(err, io.EOF) { // the end of the stream, without a decision
-		return &lostError{fmt.Errorf("%w: %w", ErrUnreachable, errSilent)}
+		return &lostError{errSilent}
 	}
 	switch status.Code(err) {
 	case codes.Unavailable, codes.Canceled, codes.Aborted:
-		return &lostError{fmt.Errorf("%w: %w", ErrUnreachable, err)}
+		return &lostError{err}
 	default:
 		return err
 	}
@@ -167,7 +173,7 @@ func (c *Client) refusal(wait context.Context, err error) *scheduler.Refusal {
 		return &scheduler.Refusal{Reason: scheduler.QueueTimeout, Waited: true, Err: errSilent}
 	case wait.Err() != nil:
 		return &scheduler.Refusal{Reason: scheduler.Cancelled, Waited: true, Err: cause}
-	case errors.Is(err, ErrUnreachable):
+	case isLost(err):
 		return &scheduler.Refusal{Reason: scheduler.NoEndpoints, Err: err}
 	case errors.Is(err, ErrForeign):
 		c.counts.foreign.Add(1)
