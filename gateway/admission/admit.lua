@@ -8,6 +8,9 @@
 -- Returns: the node that refused (from 1; 0: none), what refused (0 to 3 a
 --       meter, 4 the slots), us to wait, then for each node how far each meter
 --       is ahead (us).
+-- The arrivals of a node's meters are one string: to read or write it is one call,
+-- and calls are what a script costs. A live set is rid of the dead when it is
+-- renewed, and here when their slots are wanted.
 -- Whole microseconds stay below 2^53, so doubles hold them exactly.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -25,10 +28,10 @@ for i = 1, math.floor(#KEYS / 2) do
     limited = limited or n.burst[m] > 0
   end
   at = at + 1 + 2 * METERS
-  redis.call('ZREMRANGEBYSCORE', n.live, '-inf', text(now))
-  n.again = redis.call('ZSCORE', n.live, id)
-  local known = limited and redis.call('HMGET', n.rates, '1', '2', '3', '4') or {}
-  for m = 1, METERS do n.arrival[m] = tonumber(known[m] or 0) end
+  local expires = redis.call('ZSCORE', n.live, id)
+  n.again = expires and tonumber(expires) > now
+  local known = limited and redis.call('GET', n.rates) or '0,0,0,0'
+  for arrival in string.gmatch(known, '%d+') do n.arrival[#n.arrival + 1] = tonumber(arrival) end
   nodes[i] = n
 end
 
@@ -42,7 +45,8 @@ for i, n in ipairs(nodes) do
       end
     end
     if n.slots > 0 and SLOT_RETRY > wait and redis.call('ZCARD', n.live) >= n.slots then
-      worst, what, wait = i, METERS, SLOT_RETRY
+      redis.call('ZREMRANGEBYSCORE', n.live, '-inf', text(now))
+      if redis.call('ZCARD', n.live) >= n.slots then worst, what, wait = i, METERS, SLOT_RETRY end
     end
   end
 end
@@ -57,17 +61,15 @@ for _, n in ipairs(nodes) do
   if worst == 0 and not n.again then
     redis.call('ZADD', n.live, text(now + life), id)
     redis.call('PEXPIRE', n.live, text(math.ceil(life / 1000)))
-    local changed, last = {}, 0
+    local changed, last = false, now
     for m = 1, METERS do
       if n.burst[m] > 0 and n.cost[m] > 0 then
-        n.arrival[m] = math.max(n.arrival[m], now) + n.cost[m]
-        changed[#changed + 1], changed[#changed + 2] = m, text(n.arrival[m])
+        n.arrival[m], changed = math.max(n.arrival[m], now) + n.cost[m], true
       end
       last = math.max(last, n.arrival[m])
     end
-    if #changed > 0 then
-      redis.call('HSET', n.rates, unpack(changed))
-      redis.call('PEXPIRE', n.rates, text(math.max(1, math.ceil((last - now) / 1000))))
+    if changed then
+      redis.call('SET', n.rates, string.format('%.0f,%.0f,%.0f,%.0f', unpack(n.arrival)), 'PX', text(math.ceil((last - now) / 1000) + 1))
     end
   end
   for m = 1, METERS do answer[#answer + 1] = n.arrival[m] - now end

@@ -45,7 +45,7 @@ func (g group) ended() group {
 func (g *group) keys() []string {
 	keys := make([]string, 0, 2*len(g.nodes)+1)
 	for i := range g.nodes {
-		keys = append(keys, "weir:{"+g.tenant+"}:rates:"+g.nodes[i].ID, g.liveKey(&g.nodes[i]))
+		keys = append(keys, "weir:{"+g.tenant+"}:spent:"+g.nodes[i].ID, g.liveKey(&g.nodes[i]))
 	}
 	if g.intent != nil {
 		keys = append(keys, intentsKey(g.tenant, g.intent.Replica))

@@ -6,8 +6,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answer = {}
 for i = 1, #KEYS / 2 do
-  local known = redis.call('HMGET', KEYS[2 * i - 1], '1', '2', '3', '4')
-  for m = 1, 4 do answer[#answer + 1] = tonumber(known[m] or 0) - now end
+  for arrival in string.gmatch(redis.call('GET', KEYS[2 * i - 1]) or '0,0,0,0', '%d+') do answer[#answer + 1] = tonumber(arrival) - now end
   answer[#answer + 1] = redis.call('ZCOUNT', KEYS[2 * i], string.format('(%.0f', now), '+inf')
 end
 return answer

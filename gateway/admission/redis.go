@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"log/slog"
@@ -58,7 +59,7 @@ func (c RedisConfig) withDefaults() RedisConfig {
 }
 
 // Redis is the Store that replicas share. An admission is one script, one
-// round trip. While Redis is away each replica admits its share in process,
+// round trip, which admissions that come at the same time share. While Redis is away each replica admits its share in process,
 // counting what it holds already, and Healthy is false; when Redis is back the
 // live slots are added again before it decides again.
 //
@@ -74,8 +75,9 @@ type Redis struct {
 	mark   *redis.Script
 	local  *Memory // has all live requests of this replica, whoever admitted them
 
+	asks     together[*asking]
 	failures atomic.Int32 // in a row
-	loaded   atomic.Bool  // Redis knows the script of a release
+	loaded   atomic.Bool  // Redis knows the scripts of admissions and releases
 	lost     atomic.Bool
 	index    *index
 	fell     chan struct{} // wakes Run when Redis is lost
@@ -95,7 +97,7 @@ const maxOwed = 1 << 16
 // NewRedis returns a store on client, which should come from Client: it needs
 // deadlines on its connections. Run keeps the slots alive.
 func NewRedis(log *slog.Logger, client redis.UniversalClient, cfg RedisConfig) *Redis {
-	return &Redis{
+	r := &Redis{
 		log:    log,
 		client: client,
 		cfg:    cfg.withDefaults(),
@@ -113,6 +115,8 @@ func NewRedis(log *slog.Logger, client redis.UniversalClient, cfg RedisConfig) *
 		owed:     map[string]group{},
 		due:      make(chan struct{}, 1),
 	}
+	r.asks = together[*asking]{most: askBatch, run: r.askTogether}
+	return r
 }
 
 // Healthy reports whether limits are shared through Redis at present.
@@ -200,9 +204,13 @@ func (r *Redis) ask(ctx context.Context, req *Request, g *group) (Verdict, error
 		args = append(args, g.intent.encode())
 		err = r.index.add(call, r.client, g.tenant, g.intent.Replica)
 	}
-	var answer []int64
+	a := &asking{keys: g.keys(), args: args}
 	if err == nil {
-		answer, err = r.admitAfterReleases(call, g.keys(), args)
+		err = r.asks.do(call, a)
+	}
+	if err == nil {
+		// Whoever led saw the batch to its end, also if its caller left.
+		err = cmp.Or(context.Cause(ctx), a.err)
 	}
 	if err != nil {
 		if ctx.Err() == nil {
@@ -211,7 +219,7 @@ func (r *Redis) ask(ctx context.Context, req *Request, g *group) (Verdict, error
 		return Verdict{}, err
 	}
 	r.failures.Store(0)
-	return verdict(g.nodes, answer), nil
+	return verdict(g.nodes, a.answer), nil
 }
 
 // verdict reads the script's answer.

@@ -5,8 +5,6 @@ import (
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // A release is worth no round trip of its own: the next admission of this
@@ -19,6 +17,9 @@ const (
 
 // put keeps releases for Redis. The first of a request counts.
 func (r *Redis) put(released map[string]group) {
+	if len(released) == 0 {
+		return
+	}
 	r.mu.Lock()
 	before := len(r.released)
 	for id, g := range released {
@@ -67,51 +68,6 @@ func (r *Redis) told(released map[string]group) {
 	if len(back) > 0 {
 		r.put(back)
 	}
-}
-
-// admitAfterReleases tells Redis what was released and asks for an admission, in
-// one round trip.
-func (r *Redis) admitAfterReleases(ctx context.Context, keys []string, args []any) ([]int64, error) {
-	released := r.take()
-	if len(released) == 0 {
-		return r.admit.Run(ctx, r.client, keys, args...).Int64Slice()
-	}
-	if err := r.loadRelease(ctx); err != nil {
-		r.put(released)
-		return nil, err
-	}
-	var asked *redis.Cmd
-	_, err := r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for id, g := range released {
-			r.settle.EvalSha(ctx, p, g.keys(), g.releaseArgs(id)...)
-		}
-		asked = r.admit.EvalSha(ctx, p, keys, args...)
-		return nil
-	})
-	if err == nil {
-		r.told(released)
-		return asked.Int64Slice()
-	}
-	r.put(released) // it may be told twice: only the first time counts
-	if !redis.HasErrorPrefix(err, "NOSCRIPT") {
-		return nil, err
-	}
-	r.loaded.Store(false) // Redis has started anew
-	r.flush(ctx)
-	return r.admit.Run(ctx, r.client, keys, args...).Int64Slice()
-}
-
-// loadRelease makes sure that Redis knows the script: in a pipeline, one that is
-// unknown would be left out, and what comes after it wouldn't.
-func (r *Redis) loadRelease(ctx context.Context) error {
-	if r.loaded.Load() {
-		return nil
-	}
-	if err := r.settle.Load(ctx, r.client).Err(); err != nil {
-		return err
-	}
-	r.loaded.Store(true)
-	return nil
 }
 
 // flush tells Redis what was released. What it doesn't take is owed.

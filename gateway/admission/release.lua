@@ -10,20 +10,21 @@ if #KEYS % 2 == 1 then redis.call('HDEL', KEYS[#KEYS], ARGV[1], ARGV[1] .. '+') 
 for i = 1, math.floor(#KEYS / 2) do
   local rates, live = KEYS[2 * i - 1], KEYS[2 * i]
   if redis.call('ZREM', live, ARGV[1]) == 1 then
-    local changed = false
+    local by, changed = {}, false
     for m = 1, METERS do
-      local by = tonumber(ARGV[1 + METERS * (i - 1) + m])
-      if by ~= 0 then
-        local arrival = tonumber(redis.call('HGET', rates, m) or 0)
-        if by > 0 then arrival = math.max(arrival, now) end
-        redis.call('HSET', rates, m, string.format('%.0f', math.max(0, arrival + by)))
-        changed = true
-      end
+      by[m] = tonumber(ARGV[1 + METERS * (i - 1) + m])
+      changed = changed or by[m] ~= 0
     end
     if changed then
-      local last = 0
-      for _, arrival in ipairs(redis.call('HVALS', rates)) do last = math.max(last, tonumber(arrival)) end
-      redis.call('PEXPIRE', rates, string.format('%.0f', math.max(1, math.ceil((last - now) / 1000))))
+      local arrivals, last = {}, now
+      for arrival in string.gmatch(redis.call('GET', rates) or '0,0,0,0', '%d+') do
+        local m = #arrivals + 1
+        arrival = tonumber(arrival)
+        if by[m] > 0 then arrival = math.max(arrival, now) end
+        arrivals[m] = math.max(0, arrival + by[m])
+        last = math.max(last, arrivals[m])
+      end
+      redis.call('SET', rates, string.format('%.0f,%.0f,%.0f,%.0f', unpack(arrivals)), 'PX', string.format('%.0f', math.ceil((last - now) / 1000) + 1))
     end
   end
 end
