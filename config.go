@@ -47,9 +47,10 @@ type Config struct {
 	OpsToken       Secret
 	ScalerAddr     string   // of KEDA's external scaler; empty: none
 	OpsURLs        []string // of all replicas, for `weir explain`
-	DatabaseURL    Secret   // role weir_app
-	WorkerURL      Secret   // role weir_worker
-	OwnerURL       Secret   // migrations only
+	Scheduler      SchedulerConfig
+	DatabaseURL    Secret // role weir_app
+	WorkerURL      Secret // role weir_worker
+	OwnerURL       Secret // migrations only
 	RedisUser      Secret
 	RedisPassword  Secret
 	RedisCA        string
@@ -78,6 +79,16 @@ type Config struct {
 	Tenant         string
 	LogLevel       string
 	LogFormat      string
+}
+
+// SchedulerConfig is what `weir scheduler` alone is told.
+type SchedulerConfig struct {
+	Listen    string
+	Cert, Key string
+	ClientCA  string
+	Plaintext string // on, off
+	Lease     string
+	LeaseTTL  time.Duration
 }
 
 // loadConfig reads the defaults, then the file if path names one, then the

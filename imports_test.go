@@ -17,7 +17,7 @@ func allowedImports() map[string][]string {
 	return map[string][]string{
 		"weir": {
 			"api", "gateway", "gateway/admission", "gateway/catalogue", "gateway/media", "gateway/replica", "gateway/replay", "billing", "tenants", "tenants/notify", "responses",
-			"scheduler", "scheduler/pool", "scheduler/pool/keda", "scheduler/enginesim", "migrations", "migrations/pgserver",
+			"scheduler", "scheduler/epp", "scheduler/pickerconfig", "scheduler/pool", "scheduler/pool/keda", "scheduler/primary", "scheduler/enginesim", "migrations", "migrations/pgserver",
 			"responses/eventlog",
 		},
 		"api":                     {"api/inference", "gateway/replay", "responses", "gateway", "gateway/catalogue", "gateway/media", "billing", "tenants", "scheduler"},

@@ -43,7 +43,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(
 		serveCommand(), devCommand(), migrateCommand(), applyCommand(),
 		tenantCommand(), projectCommand(), keyCommand(), receiptsCommand(), priceCommand(), rerateCommand(), creditCommand(), walletCommand(), ledgerCommand(),
-		endpointCommand(), explainCommand(), doctorCommand(), simCommand(), extractCommand(), versionCommand(),
+		endpointCommand(), explainCommand(), doctorCommand(), schedulerCommand(), simCommand(), extractCommand(), versionCommand(),
 	)
 	return root
 }

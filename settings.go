@@ -37,6 +37,20 @@ func settings() []setting {
 			return err
 		}},
 		{name: "scaler_addr", help: "address for KEDA's external scaler, such as 127.0.0.1:9091; it has no authentication", set: text(func(c *Config) *string { return &c.ScalerAddr })},
+		{name: "scheduler_listen", help: "address of `weir scheduler` for gateways and proxies (ext_proc over gRPC)", preset: "127.0.0.1:9002", set: text(func(c *Config) *string { return &c.Scheduler.Listen })},
+		{name: "scheduler_tls_cert_file", help: "its certificate; another address than loopback needs one", set: text(func(c *Config) *string { return &c.Scheduler.Cert })},
+		{name: "scheduler_tls_key_file", help: "its private key", set: text(func(c *Config) *string { return &c.Scheduler.Key })},
+		{name: "scheduler_client_ca_file", help: "certificates that sign those of gateways and proxies, which must then present one", set: text(func(c *Config) *string { return &c.Scheduler.ClientCA })},
+		{name: "scheduler_plaintext", help: "whether it may listen beyond this machine without TLS, for proxies and not for gateways: on or off", preset: "off", set: oneOf(func(c *Config) *string { return &c.Scheduler.Plaintext }, "on", "off")},
+		{name: "scheduler_lease", help: "name that primary and standby share: of those with the same one, one serves", preset: "default", set: text(func(c *Config) *string { return &c.Scheduler.Lease })},
+		{name: "scheduler_lease_ttl", help: "after how long a standby takes over from a primary that died, and how long Postgres may be away before the primary stops", preset: "5s", set: func(c *Config, v string) error {
+			d, err := time.ParseDuration(v)
+			if err != nil || d < minLeaseTTL || d > maxLeaseTTL {
+				return fmt.Errorf("must be a duration from %v to %v", minLeaseTTL, maxLeaseTTL)
+			}
+			c.Scheduler.LeaseTTL = d
+			return nil
+		}},
 		{name: "database_url", help: "Postgres as weir_app", secret: true, set: hidden(func(c *Config) *Secret { return &c.DatabaseURL })},
 		{name: "worker_database_url", help: "Postgres as weir_worker", secret: true, set: hidden(func(c *Config) *Secret { return &c.WorkerURL })},
 		{name: "owner_database_url", help: "Postgres as the owner of the schema; only `weir migrate` (and `weir dev`) uses it", secret: true, set: hidden(func(c *Config) *Secret { return &c.OwnerURL })},
@@ -137,6 +151,9 @@ const (
 	minChunkTTL, maxChunkTTL   = 5 * time.Second, 10 * time.Minute
 	nanoPerMicro               = 1000
 )
+
+// Bounds of the schedulers' lease.
+const minLeaseTTL, maxLeaseTTL = time.Second, time.Minute
 
 // maxFairnessIDs bounds what metrics take of memory.
 const maxFairnessIDs = 1000

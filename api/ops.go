@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -32,6 +33,12 @@ type Check struct {
 type readiness struct {
 	Status string            `json:"status"` // ready, degraded, not ready
 	Checks map[string]string `json:"checks"` // name -> "ok" or what is wrong
+}
+
+// NewOps serves the operators' pages of a process that has no public ones. Of d
+// it uses what these pages show.
+func NewOps(log *slog.Logger, d Deps) http.Handler {
+	return (&Server{log: log, answers: answers()}).newOps(d)
 }
 
 func (s *Server) newOps(d Deps) http.Handler {
