@@ -35,7 +35,7 @@ type Decision struct {
 	Endpoint     string         `json:"endpoint,omitempty"`
 	Prefill      string         `json:"prefill,omitempty"`  // the endpoint that computes the prompt for it
 	Revision     string         `json:"revision,omitempty"` // to which the request was kept
-	Why          string         `json:"why"` // in one sentence, for people
+	Why          string         `json:"why"`                // in one sentence, for people
 }
 
 // MaxCandidates is how many candidates a Decision keeps.

@@ -105,6 +105,9 @@ func affinityFilter(c Filter) filter {
 	penalty := cmp.Or(c.MaxPenalty, 18*time.Second)
 	rate := cmp.Or(c.Rate, 15_928)
 	sticky := func(f *fleet, a *sheet, p *endpoint) bool {
+		if a.knows(p) {
+			return f.exactPart(a, p) >= score
+		}
 		return a.chain != nil && float64(f.prefix.have(&p.cache)) >= score*float64(len(a.chain.hashes)) && len(a.chain.hashes) > 0
 	}
 	loose := false // of the pick in hand

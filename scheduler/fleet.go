@@ -34,6 +34,7 @@ type endpoint struct {
 	targets []Target    // what its leases hand out; shared, so never changed
 	live    map[*lease]struct{}
 	share   share
+	reports *reported // what it reports of its cache; nil: nothing
 }
 
 // prefill is the prompt work of an endpoint that is not done: that of its live
@@ -63,6 +64,8 @@ type fleet struct {
 	prefix         prefixIndex
 	blockTokens    int         // of a block of the index
 	cut            PrefixCache // how prompts are cut into them
+	exact          exactIndex  // of the endpoints that report what they have
+	marks          marks
 	hasher         atomic.Pointer[hasher]
 	chains         sync.Pool
 	bindings       bindings
@@ -127,6 +130,7 @@ func (f *fleet) set(endpoints []Endpoint, now time.Time) {
 	for _, p := range old {
 		p.Draining, p.ranks = true, nil
 		f.prefix.leave(&p.cache)
+		f.forgetReports(p)
 		if len(p.live) > 0 {
 			f.leaving = append(f.leaving, p)
 		}
@@ -185,9 +189,12 @@ func (f *fleet) measure() {
 			tokens = max(tokens, p.load.BlockSize)
 		}
 	}
-	if tokens != f.blockTokens || cfg != f.cut { // nothing that is known fits any more
+	exact := f.follow()
+	if tokens != f.blockTokens || cfg != f.cut || f.hasher.Load().exact != exact { // nothing that is known fits any more
 		f.blockTokens, f.cut = tokens, cfg
-		f.hasher.Store(newHasher(cfg, tokens, &f.chains))
+		h := newHasher(cfg, tokens, &f.chains)
+		h.exact = exact
+		f.hasher.Store(h)
 		for _, p := range f.endpoints {
 			f.prefix.clear(&p.cache)
 		}

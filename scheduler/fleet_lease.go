@@ -23,11 +23,12 @@ type leg struct {
 	behind int // uncached tokens to be computed until its first token, when it was granted
 	scrape int // of the endpoint then
 
-	stamp  uint32 // of its use of the cache
-	had    int    // blocks that the endpoint had of the prompt before
-	blocks int    // that the prompt has
-	aged   uint32 // stamp, before this use, of the last block that it had
-	sure   bool   // whether that block was computed by then
+	stamp    uint32 // of its use of the cache
+	had      int    // blocks that the endpoint had of the prompt before
+	blocks   int    // that the prompt has
+	aged     uint32 // stamp, before this use, of the last block that it had
+	sure     bool   // whether that block was computed by then
+	expected int    // tokens of the prompt that it should find by what it reports; negative: that says nothing
 }
 
 // computing is the leg at which the prompt is computed.
@@ -64,6 +65,7 @@ func (f *fleet) book(l *lease, g *leg, work int, now time.Time) {
 	f.pend(l, g, work, now)
 	p.unseen++
 	g.behind = p.pending
+	g.expected = f.expect(&f.sheet, p)
 	if l.chain != nil && l.chain.block == f.hasher.Load().block && p.cache.number != 0 {
 		g.had, g.blocks = f.prefix.have(&p.cache), len(l.chain.hashes)
 		if g.had > 0 {
@@ -155,6 +157,9 @@ func (f *fleet) check(g *leg, o Outcome) {
 	p := g.endpoint
 	if o.CachedTokens > 0 {
 		p.tells = true
+	}
+	if p.tells && p.reports != nil {
+		p.reports.verify(g.expected, o.CachedTokens, f.profile.precise.BlockTokens)
 	}
 	whole := o.CachedTokens + o.InputTokens
 	if !p.tells || !g.sure || whole == 0 || p.cache.number == 0 {

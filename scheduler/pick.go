@@ -15,13 +15,14 @@ type sheet struct {
 
 	request *Request
 	now     time.Time
-	chain   *chain   // of the prompt; nil: none, or of no interest
-	most    int      // blocks of it that some endpoint has
-	session *binding // that the request belongs to, or nil
-	input   int      // tokens of the prompt
-	live    int      // leases of the pool
-	limit   int      // how many it may have
-	only    int      // revision of which the endpoint has to be; 0: any
+	chain   *chain      // of the prompt; nil: none, or of no interest
+	exact   *exactChain // of its tokens; nil: not known, or of no interest
+	most    int         // blocks of it that some endpoint has
+	session *binding    // that the request belongs to, or nil
+	input   int         // tokens of the prompt
+	live    int         // leases of the pool
+	limit   int         // how many it may have
+	only    int         // revision of which the endpoint has to be; 0: any
 
 	over      []*endpoint // that are full, but may take it if they have some of its prompt
 	endpoints []*endpoint // that are still in question
@@ -86,7 +87,7 @@ func (f *fleet) choose(r *Request, revision int, now time.Time) (c choice, again
 
 func (a *sheet) begin(r *Request, rules *profile, now time.Time) {
 	a.request, a.rules, a.now = r, rules, now
-	a.chain, a.most, a.session, a.input, a.live, a.limit, a.only = nil, 0, nil, r.InputTokens, 0, 0, 0
+	a.chain, a.exact, a.most, a.session, a.input, a.live, a.limit, a.only = nil, nil, 0, nil, r.InputTokens, 0, 0, 0
 	a.endpoints, a.left = a.endpoints[:0], a.left[:0]
 }
 
@@ -223,23 +224,18 @@ func (f *fleet) stretch(a *sheet) {
 		home := a.session != nil && a.session.endpoint == p
 		busy := a.busy(p)
 		switch {
-		case busy && !home && !f.mostly(a, p):
+		case busy && !home && f.part(a, p) < 0.5:
 			a.leave(leftPrefill, 1)
 		case p.held < p.MaxConcurrency:
 			a.endpoints = append(a.endpoints, p)
 		case a.live >= a.limit:
 			a.leave(leftFull, 1)
-		case home, a.most > 0 && f.prefix.have(&p.cache) > 0:
+		case home, f.has(a, p):
 			a.endpoints = append(a.endpoints, p)
 		default:
 			a.leave(leftFull, 1)
 		}
 	}
-}
-
-// mostly reports whether the endpoint has at least half of the prompt.
-func (f *fleet) mostly(a *sheet, p *endpoint) bool {
-	return a.most > 0 && a.chain.part(f.prefix.have(&p.cache)) >= 0.5
 }
 
 // leave counts endpoints that were left out.
@@ -281,6 +277,11 @@ func (f *fleet) recall(a *sheet) {
 			a.input = a.chain.bytes / f.profile.prefix.BytesPerToken
 		}
 	}
+	if h := f.profile.precise; r.exact != nil && h.Enabled && r.exact.size == h.BlockTokens {
+		a.exact = r.exact
+		f.exact.search(a.exact.blocks)
+		f.marks.advance(f.prefix.clock, h.Speculative, a.now)
+	}
 	a.session = f.bindings.find(r, a.now)
 }
 
@@ -296,6 +297,11 @@ func (f *fleet) look(a *sheet) {
 		prompt = len(a.chain.hashes)
 	}
 	for i, p := range a.endpoints {
+		if a.scores[i] = 0; a.knows(p) {
+			part := f.exactPart(a, p)
+			a.blocks[i], a.cached[i] = int(part*float64(prompt)), int(part*float64(a.input))
+			continue
+		}
 		blocks, tokens := 0, 0
 		if a.most > 0 {
 			if blocks = f.prefix.have(&p.cache); blocks > 0 {
@@ -305,7 +311,10 @@ func (f *fleet) look(a *sheet) {
 		if s := a.session; s != nil && s.endpoint == p && blocks >= min(s.blocks, prompt) {
 			tokens = max(tokens, min(s.tokens, a.input))
 		}
-		a.blocks[i], a.cached[i], a.scores[i] = blocks, tokens, 0
+		a.blocks[i], a.cached[i] = blocks, tokens
+	}
+	if a.exact != nil { // what was sent there may be gone
+		a.most = slices.Max(a.blocks)
 	}
 }
 

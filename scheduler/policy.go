@@ -132,6 +132,7 @@ type Profile struct {
 	Scorers []Scorer
 	Picker  Picker
 	Prefix  PrefixCache
+	Precise PreciseCache
 	Session SessionAffinity
 	// Headroom is how far beyond its limit of leases an endpoint may go for a
 	// request of whose prompt it has something cached, as a part of the limit,
@@ -224,6 +225,7 @@ type Scorer struct {
 	Threshold         float64 // load-aware-scorer (128), token-load-scorer (4194304), active-request-scorer (idle: 0)
 	MaxBusyScore      float64 // active-request-scorer (1)
 	MatchLengthWeight float64 // prefix-cache-scorer: part of the score that goes by the match's length (0) and not by its share
+	Approximate       bool    // prefix-cache-scorer: by what was sent, also where endpoints report what they have
 	MatchLengthTokens int     // and the length that is scored 1 (8,192)
 }
 

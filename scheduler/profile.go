@@ -13,6 +13,8 @@ type profile struct {
 	kind      PickerKind
 	max       int // endpoints to name
 	prefix    PrefixCache
+	precise   PreciseCache
+	worth     [tiers]float64 // of cached tokens
 	slowStart time.Duration
 	headroom  float64 // part of its limit that an endpoint may hold beyond it, for what it has cached
 	prefill   float64 // tokens that stand in front at an endpoint of average pace when it takes no more prompts that are new to it; 0: no bound
@@ -51,9 +53,11 @@ func compileRules(p Profile, own bool, seed uint64) profile {
 		kind:      cmp.Or(p.Picker.Kind, MaxScore),
 		max:       max(p.Picker.MaxEndpoints, 1),
 		prefix:    p.Prefix.withDefaults(),
+		precise:   p.Precise.withDefaults(),
 		slowStart: cmp.Or(p.SlowStart, 10*time.Second),
 		chance:    chance(seed),
 	}
+	out.worth = out.precise.worth()
 	out.headroom = max(p.Headroom, 0)
 	if own {
 		out.prefill = ownPrefill

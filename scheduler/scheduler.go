@@ -66,7 +66,12 @@ type Request struct {
 	Exclude  []string      // endpoints that this request should avoid, if others can take it
 	Revision string        // the only revision whose endpoints may take it, where a pool goes by revisions; "": any
 
-	chain *chain // of Prompt
+	// Tokens is the prompt as the engine's own tokenizer makes it, where that is
+	// known and the pool follows its endpoints' caches; not kept.
+	Tokens []uint64
+
+	chain *chain      // of Prompt
+	exact *exactChain // of Tokens
 }
 
 // EnginePath is Path, or that of a chat.

@@ -122,6 +122,12 @@ func prefixShare(c Scorer) func(*fleet, *sheet, []float64) {
 	return func(f *fleet, a *sheet, out []float64) {
 		for i, blocks := range a.blocks {
 			out[i] = 0
+			if p := a.endpoints[i]; !c.Approximate && a.knows(p) {
+				part := f.exactPart(a, p)
+				length := min(part*float64(a.exact.tokens)/long, 1)
+				out[i] = c.MatchLengthWeight*length*length + (1-c.MatchLengthWeight)*part
+				continue
+			}
 			if a.most == 0 {
 				continue
 			}

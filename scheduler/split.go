@@ -139,7 +139,7 @@ func (f *fleet) pickIn(r *Request, revision int, now time.Time) (c choice, again
 func (f *fleet) helper(answers *endpoint, now time.Time) (c choice, again time.Time) {
 	main, a := &f.sheet, &f.apart.sheet
 	a.begin(main.request, &f.profile.split.prefill, now)
-	a.only, a.input, a.chain, a.most = main.only, main.input, main.chain, main.most
+	a.only, a.input, a.chain, a.exact, a.most = main.only, main.input, main.chain, main.exact, main.most
 	again = f.able(a, f.apart)
 	f.stretch(a)
 	kept := a.endpoints[:0]

@@ -169,9 +169,13 @@ func TestWhoWaitsForAPrefillIsServedByItsEnd(t *testing.T) {
 func TestAnswersGoOnWithoutAnybodyToComputeForThem(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(e embedded){
-		"dead":     func(e embedded) { e.SetHealth("p", scheduler.Unhealthy) },
-		"draining": func(e embedded) { p := placed("p", "prefill", "", 8); p.Draining = true; e.SetEndpoints([]scheduler.Endpoint{placed("d", "decode", "", 8), p}) },
-		"removed":  func(e embedded) { e.SetEndpoints([]scheduler.Endpoint{placed("d", "decode", "", 8)}) },
+		"dead": func(e embedded) { e.SetHealth("p", scheduler.Unhealthy) },
+		"draining": func(e embedded) {
+			p := placed("p", "prefill", "", 8)
+			p.Draining = true
+			e.SetEndpoints([]scheduler.Endpoint{placed("d", "decode", "", 8), p})
+		},
+		"removed": func(e embedded) { e.SetEndpoints([]scheduler.Endpoint{placed("d", "decode", "", 8)}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

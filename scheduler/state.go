@@ -82,6 +82,8 @@ type EndpointState struct {
 	Paused         bool    `json:"paused"` // it said that it is full, a moment ago
 
 	Ranks []RankState `json:"ranks,omitempty"` // where it has several; what stands above is of all of them
+
+	Cache CacheState `json:"cache"` // what it reports of its prefix cache
 }
 
 // Circuit says whether an endpoint's own outcomes keep it out.
@@ -195,7 +197,7 @@ func (p *endpoint) state(now time.Time) EndpointState {
 	return EndpointState{
 		ID: p.ID, URL: p.URL, MaxConcurrency: p.MaxConcurrency, Draining: p.Draining,
 		Live: len(p.live), Tokens: p.tokens, Load: p.load, Health: p.health, Circuit: p.circuit(now),
-		Paused: now.Before(p.pausedUntil),
+		Paused: now.Before(p.pausedUntil), Cache: p.cacheState(),
 	}
 }
 
