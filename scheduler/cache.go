@@ -48,6 +48,7 @@ type CacheChange struct {
 	Parent uint64 // of one that came: the block before it; 0: none
 	Tier   Tier
 	Gone   bool
+	All    bool // of one that left: every copy of it
 }
 
 // BlockHash names a block by its tokens and all before it: parent is the name

@@ -158,7 +158,10 @@ func (x *exactIndex) remove(s *exactShelf, c CacheChange) {
 	if e.held[c.Tier] == 0 {
 		return
 	}
-	if e.held[c.Tier]--; e.held[c.Tier] == 0 {
+	if e.held[c.Tier]--; c.All {
+		e.held[c.Tier] = 0
+	}
+	if e.held[c.Tier] == 0 {
 		s.blocks[c.Tier]--
 	}
 	if e.held == [tiers]uint8{} {
