@@ -41,7 +41,7 @@ func contracted(t *testing.T, p schedulertest.Pool) embedded {
 func everything() schedulertest.Capabilities {
 	return schedulertest.Capabilities{
 		ExactCaps: true, LeastLoaded: true, Excludes: true, FlowCap: true, RequestTTL: true, Turns: true,
-		Weights: true, Sessions: true, Retries: true, Shares: true, Reservations: true, Eviction: true,
+		Weights: true, Sessions: true, Retries: true, Shares: true, Reservations: true, Eviction: true, HoldsEvicted: true,
 	}
 }
 

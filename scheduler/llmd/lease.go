@@ -36,7 +36,7 @@ type lease struct {
 	out     outbox
 	writing bool
 	drain   *time.Timer // until the picker must have closed; nil before the end was sent
-	gone    bool // the stream is over: there is nobody to tell
+	gone    bool        // the stream is over: there is nobody to tell
 	ended   bool
 }
 

@@ -42,6 +42,7 @@ type Capabilities struct {
 	Shares       bool // bands have minimum shares
 	Reservations bool // flows have reservations
 	Eviction     bool // endpoints are taken back from negative bands
+	HoldsEvicted bool // and given to nobody before their lease has ended
 }
 
 // Pool is what a test asks of the scheduler. Zero limits are too large to

@@ -205,7 +205,9 @@ func eviction(t *trial) {
 	low := t.granted(t.send(request("low", "f", -10, 0)))
 	high := t.send(request("high", "f", 10, 0))
 	<-low.Evicted()
-	t.expect(1, 1) // a lease ends by End alone
+	if t.h.Can.HoldsEvicted {
+		t.expect(1, 1) // a lease ends by End alone
+	}
 	low.finish(scheduler.Outcome{Result: scheduler.Abandoned})
 	t.granted(high)
 	t.h.Settle()
