@@ -24,13 +24,16 @@ func (x *exchange) attempt(ctx context.Context) *Error {
 	x.purse.checkAt = 1
 	x.out.prepare(Head{Stream: x.call.Stream, QueueTime: x.queued, Band: x.band, Tier: x.tier, Limit: x.limit, Shutdown: x.model.ShutdownDate})
 
-	trip, tried := &upstream.Trip{}, len(x.exclude)
+	trip, tried := &upstream.Trip{}, len(x.visits)
 	err := x.forward(ctx, trip)
 	if err == nil {
 		return nil
 	}
-	if err.Cause == Evicted {
-		x.exclude = x.exclude[:tried] // the endpoint did nothing wrong
+	switch n := len(x.visits); {
+	case err.Cause == Evicted:
+		x.visits = x.visits[:tried] // the endpoint did nothing wrong
+	case n > tried:
+		x.visits[n-1].reached = err.Cause.reached()
 	}
 	result := err.Cause.result()
 	if err.Cause == UpstreamReset && trip.Written() {
@@ -38,7 +41,7 @@ func (x *exchange) attempt(ctx context.Context) *Error {
 			result = scheduler.Abandoned // it had closed a waiting connection: no fault
 		}
 	}
-	x.endLease(result)
+	x.endLease(result, err.Cause.reached())
 	return err
 }
 
@@ -123,8 +126,8 @@ func (x *exchange) post(ctx context.Context, w *watch, trip *upstream.Trip) (*ht
 	}
 	failure := &Error{Cause: Internal, Err: errNoTarget} // never: an attempt has targets
 	for _, target := range x.targets {
-		x.endpoint, x.hideCache = target.Endpoint, !x.g.isolates(x.pool, target, x.call.Operation)
-		x.exclude = append(x.exclude, target.Endpoint)
+		x.endpoint, x.hideCache = target.Endpoint, !x.g.isolatesAll(x.pool, target, x.call.Operation)
+		x.visits = append(x.visits, visitOf(target))
 		w.wait(ConnectFailed, x.times.Connect)
 		to, body := x.destination(target, accept)
 		resp, err := x.g.engines.post(ctx, trip, to, body)

@@ -52,6 +52,12 @@ func (c Cause) result() scheduler.Result {
 	}
 }
 
+// reached reports whether the endpoint took the request all the same, so that
+// another one that was to compute its prompt may be what failed.
+func (c Cause) reached() bool {
+	return c == UpstreamStatus || c == UpstreamBusy || c == FirstByteLimit
+}
+
 // refusalCause maps a scheduler's reason. Cancelled is not in it: why the
 // caller's context ended is known from the context.
 func refusalCause(r scheduler.Reason) Cause {

@@ -54,7 +54,7 @@ type exchange struct {
 	ttft      time.Duration
 	pieceAt   time.Time // when output came last
 	made      int       // bytes of the answer as the caller sees it
-	exclude   []string  // endpoints at which it was
+	visits    []visit   // where it was
 	failed    *Error    // how the last attempt ended
 	suspect   bool
 	meter     meter

@@ -84,6 +84,11 @@ func (g *Gateway) isolates(p *catalogue.Pool, t scheduler.Target, op Operation) 
 	}
 }
 
+// isolatesAll is isolates for all that a target makes see the prompt.
+func (g *Gateway) isolatesAll(p *catalogue.Pool, t scheduler.Target, op Operation) bool {
+	return g.isolates(p, t, op) && (t.Prefill == nil || g.isolates(p, *t.Prefill, op))
+}
+
 // keepsClaim reports whether all of the pool did when its endpoints were last
 // looked at. A plan that wants isolation goes nowhere else; that no endpoint
 // which came since slips in is checked with the lease.

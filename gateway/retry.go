@@ -13,6 +13,7 @@ import (
 // more, as long as the caller has seen no byte, within the pool's budget, and
 // at an endpoint that the exchange has not been at: one that has just failed
 // would fail again, and a request that broke an engine must not meet it twice.
+// Where two endpoints share the work, it is the pair that is not tried again.
 // An evicted request may go back, since the endpoint did nothing wrong, and
 // that takes nothing of the budget. The one
 // other way to the same endpoint is not a retry: upstream.Client resends what the
@@ -44,14 +45,52 @@ func (x *exchange) unspend() {
 	}
 }
 
+// visit is where an attempt was sent.
+type visit struct {
+	endpoint string
+	prefill  string // that was to compute the prompt; empty: the same one
+	reached  bool   // it took the request, and told of a failure
+}
+
+func visitOf(t scheduler.Target) visit {
+	v := visit{endpoint: t.Endpoint}
+	if t.Prefill != nil {
+		v.prefill = t.Prefill.Endpoint
+	}
+	return v
+}
+
+// same reports whether going to the target would be this visit once more. An
+// endpoint that told of a failure while another one computed for it may be
+// visited with a third, or alone: of the two it is the one that is known to live.
+func (v visit) same(t scheduler.Target) bool {
+	other := visitOf(t)
+	return v.endpoint == other.endpoint && (!v.either() || v.prefill == other.prefill)
+}
+
+// either reports whether either of two endpoints may be at fault.
+func (v visit) either() bool { return v.reached && v.prefill != "" }
+
+// excluded are the endpoints that the next attempt had better not meet.
+func (x *exchange) excluded() (all []string) {
+	for _, v := range x.visits {
+		all = append(all, v.endpoint)
+		if v.either() {
+			all = append(all, v.prefill)
+		}
+	}
+	return all
+}
+
 // elsewhere reports whether the pool may have an endpoint that the exchange has
-// not been at. Where endpoints are found, or named by a remote scheduler, only
+// not been at, or another pair of them. Where endpoints are found, or named by a remote scheduler, only
 // the next lease tells.
 func (x *exchange) elsewhere() bool {
 	p := x.pool
-	return p.Discovery != nil || len(p.Endpoints) == 0 || slices.ContainsFunc(p.Endpoints, func(e catalogue.Endpoint) bool {
-		return !slices.Contains(x.exclude, e.ID)
-	})
+	return p.Discovery != nil || len(p.Endpoints) == 0 || slices.ContainsFunc(x.visits, visit.either) ||
+		slices.ContainsFunc(p.Endpoints, func(e catalogue.Endpoint) bool {
+			return !slices.ContainsFunc(x.visits, func(v visit) bool { return v.endpoint == e.ID })
+		})
 }
 
 // usable are the lease's targets at which the exchange has not been, and that
@@ -59,12 +98,13 @@ func (x *exchange) elsewhere() bool {
 // but takes one where no other has room; of isolation it knows nothing.
 func (x *exchange) usable(l scheduler.Lease) []scheduler.Target {
 	isolated := x.call.Principal.Plan.Isolation != ""
-	if len(x.exclude) == 0 && !isolated {
+	if len(x.visits) == 0 && !isolated {
 		return l.Targets()
 	}
 	var left []scheduler.Target
 	for _, t := range l.Targets() {
-		if !slices.Contains(x.exclude, t.Endpoint) && (!isolated || x.g.isolates(x.pool, t, x.call.Operation)) {
+		again := slices.ContainsFunc(x.visits, func(v visit) bool { return v.same(t) })
+		if !again && (!isolated || x.g.isolatesAll(x.pool, t, x.call.Operation)) {
 			left = append(left, t)
 		}
 	}

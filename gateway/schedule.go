@@ -101,7 +101,7 @@ func (x *exchange) request() scheduler.Request {
 		TTFT:         time.Duration(p.Plan.TTFTMillis) * time.Millisecond,
 		Reserved:     p.Plan.ReservedTokens,
 		TTL:          c.QueueTTL,
-		Exclude:      x.exclude,
+		Exclude:      x.excluded(),
 		Streams:      c.Stream,
 	}
 }

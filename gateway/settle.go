@@ -30,7 +30,7 @@ func (x *exchange) finish(ctx context.Context, failure *Error) *Error {
 	case x.purse.cut:
 		cause = BudgetExhausted
 	}
-	x.endLease(cause.result())
+	x.endLease(cause.result(), cause.reached())
 	r := x.receipt(cause)
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.g.cfg.SettleTimeout)
@@ -87,7 +87,7 @@ func storeCause(err error) Cause {
 }
 
 // endLease gives the endpoint back, if one is held.
-func (x *exchange) endLease(result scheduler.Result) {
+func (x *exchange) endLease(result scheduler.Result, reached bool) {
 	if x.lease == nil {
 		return
 	}
@@ -97,6 +97,7 @@ func (x *exchange) endLease(result scheduler.Result) {
 		InputTokens:  int(u.InputUncached),
 		CachedTokens: int(u.InputCached),
 		OutputTokens: int(u.Output + u.Reasoning),
+		Reached:      reached,
 	})
 	x.lease = nil
 	x.g.running.remove(&x.held)

@@ -115,7 +115,7 @@ func TestBothLegsOfAPairAreOfOneRank(t *testing.T) {
 			got := map[string]bool{}
 			for i := range 4 {
 				l := take(t, e, prompted(fmt.Sprint(i), 6400, fmt.Sprintf("text %d.", i)))
-				got[rankOf(l)] = l.Targets()[0].Prefill == "p"
+				got[rankOf(l)] = computes(l.Targets()[0]) == "p"
 				if d, _ := e.Decision(fmt.Sprint(i)); got[rankOf(l)] && tt.prefill > 1 && d.Prefill != "p#"+rankOf(l) {
 					t.Errorf("rank %s has its prompt computed by %s", rankOf(l), d.Prefill)
 				}

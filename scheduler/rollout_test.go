@@ -12,7 +12,7 @@ import (
 	"weir/scheduler"
 )
 
-// fleetOf is so many prefill and decode endpoints of each revision.
+// revisions is so many prefill and decode endpoints of each revision.
 type revisions map[string][2]int
 
 func (v revisions) endpoints(maxConcurrency int) (all []scheduler.Endpoint) {
@@ -73,8 +73,8 @@ func TestRevisionsGetTheirShareAndNeverMix(t *testing.T) {
 				}
 				l := take(t, e, r)
 				to := l.Targets()[0]
-				if to.Prefill == "" || revisionOf(to.Prefill) != revisionOf(to.Endpoint) {
-					t.Fatalf("%s answers what %q computes", to.Endpoint, to.Prefill)
+				if to.Prefill == nil || revisionOf(to.Prefill.Endpoint) != revisionOf(to.Endpoint) {
+					t.Fatalf("%s answers what %q computes", to.Endpoint, computes(to))
 				}
 				got[revisionOf(to.Endpoint)] += 1. / n
 				l.End(scheduler.Outcome{OutputTokens: 1})
@@ -220,8 +220,8 @@ func TestEndpointsWithoutARevisionAreOneOfTheirOwn(t *testing.T) {
 			for i := range 100 {
 				l := take(t, e, prompted(fmt.Sprint(i), 640, fmt.Sprintf("text %d.", i)))
 				to := l.Targets()[0]
-				if revisionOf(to.Endpoint) != revisionOf(to.Prefill) {
-					t.Fatalf("%s answers what %s computes", to.Endpoint, to.Prefill)
+				if to.Prefill == nil || revisionOf(to.Prefill.Endpoint) != revisionOf(to.Endpoint) {
+					t.Fatalf("%s answers what %q computes", to.Endpoint, computes(to))
 				}
 				seen[revisionOf(to.Endpoint)] = true
 				l.End(scheduler.Outcome{})

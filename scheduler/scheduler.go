@@ -82,7 +82,7 @@ type Target struct {
 	Endpoint string      // id of the endpoint in its pool
 	URL      string      // base URL, without a trailing slash or /v1
 	Headers  [][2]string // to add to the request
-	Prefill  string      // id of another endpoint that is to compute the prompt for this one; "": none
+	Prefill  *Target     // another endpoint that is to compute the prompt for this one; nil: none
 }
 
 // Progress is a report on a running attempt.

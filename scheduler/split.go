@@ -187,7 +187,7 @@ func (f *fleet) aim(c *choice) []Target {
 			if p.rank != first.rank || p.ID == q.ID {
 				continue // for another prompt's place
 			}
-			t.Prefill = q.ID
+			t.Prefill = &q.targets[0]
 			t.Headers = append([][2]string{{PrefillHeader, hostPort(q.URL)}}, t.Headers...)
 		}
 		out = append(out, t)

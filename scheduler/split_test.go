@@ -42,6 +42,14 @@ func live(e embedded) map[string]int {
 	return out
 }
 
+// computes is who computes the prompt for a target; "": itself.
+func computes(t scheduler.Target) string {
+	if t.Prefill == nil {
+		return ""
+	}
+	return t.Prefill.Endpoint
+}
+
 func audit(t *testing.T, e embedded) {
 	t.Helper()
 	if err := e.Audit(); err != nil {
@@ -96,7 +104,7 @@ func TestPromptIsComputedApartWhereTheDeciderWantsIt(t *testing.T) {
 			want := scheduler.Target{Endpoint: "d", URL: "http://d.test"}
 			held := map[string]int{"d": 1, "p": 0}
 			if tt.want {
-				want.Prefill, want.Headers = "p", [][2]string{{"X-Prefiller-Host-Port", "p.test:80"}}
+				want.Prefill, want.Headers = &scheduler.Target{Endpoint: "p", URL: "http://p.test"}, [][2]string{{"X-Prefiller-Host-Port", "p.test:80"}}
 				held["p"] = 1
 			}
 			if diff := cmp.Diff(want, target); diff != "" {
@@ -182,7 +190,7 @@ func TestAnswersGoOnWithoutAnybodyToComputeForThem(t *testing.T) {
 			e := judged(t, scheduler.Config{}, placed("d", "decode", "", 8), placed("p", "prefill", "", 8))
 			l := take(t, e, prompted("1", 6400, "text"))
 			lose(e)
-			if target := take(t, e, prompted("2", 6400, "other")).Targets()[0]; target.Endpoint != "d" || target.Prefill != "" {
+			if target := take(t, e, prompted("2", 6400, "other")).Targets()[0]; target.Endpoint != "d" || target.Prefill != nil {
 				t.Errorf("sent to %+v, want d alone", target)
 			}
 			l.End(scheduler.Outcome{})
@@ -240,7 +248,7 @@ func TestAFailedPairIsLaidToTheLegThatDoesntWork(t *testing.T) {
 				for i := range 200 {
 					l := take(t, e, prompted(fmt.Sprint(i), 64, "text"))
 					time.Sleep(time.Millisecond)
-					if to := l.Targets()[0]; to.Endpoint == tt.dead || to.Prefill == tt.dead {
+					if to := l.Targets()[0]; to.Endpoint == tt.dead || to.Prefill.Endpoint == tt.dead {
 						l.End(tt.end)
 						continue
 					}
@@ -270,7 +278,7 @@ func TestTheOnlyPrefillThatIsDeadCostsNoAnsweringEndpoint(t *testing.T) {
 		placed("d", "decode", "", 8), placed("p", "prefill", "", 8))
 	for i := range 10 {
 		l := take(t, e, prompted(fmt.Sprint(i), 6400, fmt.Sprintf("text %d.", i)))
-		if l.Targets()[0].Prefill == "p" {
+		if l.Targets()[0].Prefill != nil {
 			l.End(scheduler.Outcome{Result: scheduler.EndpointFault, Reached: true})
 			continue
 		}
@@ -297,8 +305,8 @@ func TestARetryDoesNotMeetThePrefillThatFailedIt(t *testing.T) {
 			e := judged(t, scheduler.Config{}, append(tt.more, placed("d", "decode", "", 8), placed("p", "prefill", "", 8))...)
 			r := prompted("1.2", 6400, "text")
 			r.Exclude, r.QueuedAt = []string{"d", "p"}, time.Now()
-			if got := take(t, e, r).Targets()[0]; got.Endpoint != "d" || got.Prefill != tt.prefill {
-				t.Errorf("sent to %q with %q, want d with %q", got.Endpoint, got.Prefill, tt.prefill)
+			if got := take(t, e, r).Targets()[0]; got.Endpoint != "d" || computes(got) != tt.prefill {
+				t.Errorf("sent to %q with %q, want d with %q", got.Endpoint, computes(got), tt.prefill)
 			}
 		})
 	}
