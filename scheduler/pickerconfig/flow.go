@@ -135,7 +135,7 @@ func (d *document) result() *Document {
 	out := &Document{PropagatePriority: d.propagate, Config: scheduler.Config{
 		MaxConcurrency: o.maxConcurrency, MaxFlowQueued: o.maxFlowRequests,
 		OutputCost: o.outputTokenCost, Breaker: o.breaker, OverloadPause: o.overloadPause,
-		Profile: d.profile(),
+		Profile: d.picking(),
 	}}
 	out.Config.Profile.SlowStart = o.slowStart
 	if d.gate {

@@ -18,7 +18,7 @@ const tiny = 1e-12
 // read of them.
 func kinds() []*kind {
 	var all []*kind
-	for _, some := range [][]*kind{flowKinds(), detectorKinds(), filterKinds(), scorerKinds(), pickerKinds(), producerKinds(), builtInKinds()} {
+	for _, some := range [][]*kind{flowKinds(), detectorKinds(), filterKinds(), scorerKinds(), pickerKinds(), splitKinds(), producerKinds(), builtInKinds()} {
 		all = append(all, some...)
 	}
 	return all

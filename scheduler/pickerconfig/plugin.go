@@ -21,6 +21,9 @@ const (
 	picker
 	producer // remembers or counts what others read
 	admitter // refuses requests, by being there
+	handler  // says which profiles are run
+	decider  // says for which requests a stage is done apart
+	screener // leaves out endpoints before any profile, by being there
 	builtIn  // what Weir does without being told
 )
 
@@ -28,7 +31,7 @@ func (r role) String() string {
 	var all []string
 	for i, name := range []string{
 		"fairness policy", "ordering policy", "saturation detector", "usage-limit policy",
-		"filter", "scorer", "picker", "producer", "admitter", "built in",
+		"filter", "scorer", "picker", "producer", "admitter", "profile handler", "decider", "screener", "built in",
 	} {
 		if r&(1<<i) != 0 {
 			all = append(all, name)
@@ -72,6 +75,9 @@ type plugin struct {
 	picker         scheduler.Picker
 	prefix         scheduler.PrefixCache
 	session        scheduler.SessionAffinity
+	split          splitting
+	decider        scheduler.Decider
+	rollout        scheduler.Rollout
 	idle           bool // does nothing, as its parameters are
 
 	producers []ref // instances whose data it reads

@@ -18,17 +18,21 @@ func (d *document) referProfiles() {
 		}
 		d.profiles = []profile{implied}
 	}
-	if len(d.profiles) > 1 {
-		d.fail(d.profiles[1].at, "is a second profile: one is supported, because prefill and decode run on the same endpoint")
+	for _, p := range d.profiles {
+		for _, one := range p.plugins {
+			d.refer(one.ref, filter|scorer|picker, nil)
+		}
 	}
-	for _, one := range d.profiles[0].plugins {
-		d.refer(one.ref, filter|scorer|picker, nil)
+	for _, p := range d.plugins {
+		d.refer(p.split.decider, decider, nil)
 	}
 }
 
-// inProfile reports whether the profile names the plugin.
+// inProfile reports whether a profile names the plugin.
 func (d *document) inProfile(p *plugin) bool {
-	return slices.ContainsFunc(d.profiles[0].plugins, func(one profilePlugin) bool { return one.ref.name == p.name })
+	return slices.ContainsFunc(d.profiles, func(in profile) bool {
+		return slices.ContainsFunc(in.plugins, func(one profilePlugin) bool { return one.ref.name == p.name })
+	})
 }
 
 // first is the instance of a kind that there may be one of; nil: none.
@@ -46,11 +50,28 @@ func (d *document) first(kind string) *plugin {
 	return found
 }
 
-// profile is how an endpoint is picked.
-func (d *document) profile() scheduler.Profile {
+// picking is how endpoints are picked.
+func (d *document) picking() scheduler.Profile {
+	answer, prefill, decides := d.stages()
+	out := d.profile(answer)
+	if p := d.first(prefixProducer); p != nil {
+		out.Prefix = p.prefix
+	}
+	if prefill != nil && decides != nil {
+		out.Split = &scheduler.Split{Prefill: d.profile(prefill), Decider: decides.decider}
+		if by := decides.decider; by.Kind == scheduler.PrefixDecider && by.NonCachedTokens == 0 {
+			d.warn(decides.at, "nonCachedTokens is 0: no prompt is computed apart")
+		}
+	}
+	out.Rollout = d.screen()
+	return out
+}
+
+// profile is how one of the profiles picks.
+func (d *document) profile(from *profile) scheduler.Profile {
 	out := scheduler.Profile{Picker: scheduler.Picker{Kind: scheduler.MaxScore, MaxEndpoints: 1}}
 	var chosen *plugin
-	for _, one := range d.profiles[0].plugins {
+	for _, one := range from.plugins {
 		p := d.byName[one.ref.name]
 		switch {
 		case p.kind.role&detector != 0:
@@ -65,9 +86,6 @@ func (d *document) profile() scheduler.Profile {
 		if p.session.TTL != 0 {
 			out.Session = p.session
 		}
-	}
-	if p := d.first(prefixProducer); p != nil {
-		out.Prefix = p.prefix
 	}
 	if len(out.Scorers) == 0 { // all are as good, and the best of them is any
 		out.Picker.Kind = scheduler.Random

@@ -7,6 +7,8 @@ func builtInKinds() []*kind {
 	var all []*kind
 	for name, note := range map[string]string{
 		"single-profile-handler":                   "",
+		"disagg-headers-handler":                   "",
+		"prefill-header-handler":                   "",
 		"openai-parser":                            "",
 		"anthropic-parser":                         "",
 		"vllmhttp-parser":                          "",
@@ -34,7 +36,8 @@ func builtInKinds() []*kind {
 // serves instead.
 func refused() map[string]string {
 	const (
-		disagg   = "prefill and decode run on the same endpoint here; where they are apart, run llm-d's own router"
+		encode   = "what is in a message besides text is encoded where its prompt is computed"
+		apart    = "write disagg-profile-handler"
 		engines  = "the pool says of each endpoint which engine it is"
 		latency  = "there is no latency predictor; weir-work-scorer rates endpoints by the work before them"
 		adapters = "a model has its own pool: route to it in the catalogue"
@@ -43,16 +46,10 @@ func refused() map[string]string {
 		load     = "use concurrency-detector or utilization-detector as filter"
 	)
 	return map[string]string{
-		"disagg-profile-handler":                    disagg,
-		"disagg-headers-handler":                    disagg,
-		"prefill-header-handler":                    disagg,
-		"pd-profile-handler":                        disagg,
-		"always-disagg-pd-decider":                  disagg,
-		"always-disagg-multimodal-decider":          disagg,
-		"prefix-based-pd-decider":                   disagg,
-		"p2p-source-producer":                       disagg,
-		"disaggregatedset-rollout-screener":         disagg,
-		"data-parallel-profile-handler":             "list each data-parallel rank as an endpoint",
+		"pd-profile-handler":                        apart,
+		"always-disagg-multimodal-decider":          encode,
+		"p2p-source-producer":                       "engines fetch caches from each other by themselves",
+		"data-parallel-profile-handler":             "say of each endpoint how many `ranks` it has",
 		"header-profile-handler":                    "what a client sends doesn't choose how it is scheduled; use models and routes",
 		"header-label-affinity-scorer":              "what a client sends doesn't choose how it is scheduled; use models and routes",
 		"lora-affinity-scorer":                      adapters,
