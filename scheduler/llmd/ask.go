@@ -13,6 +13,7 @@ import (
 	extprocconfig "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"weir/scheduler"
 	"weir/scheduler/extproc"
@@ -27,7 +28,7 @@ type stream = extprocv3.ExternalProcessor_ProcessClient
 // ask sends the request and waits for the decision. Ctx is the stream's: it
 // lives on with the lease.
 func (c *Client) ask(ctx context.Context, peer Peer, r *scheduler.Request) (*lease, error) {
-	s, err := extprocv3.NewExternalProcessorClient(peer.Conn()).Process(ctx, grpc.MaxCallRecvMsgSize(maxMessage))
+	s, err := extprocv3.NewExternalProcessorClient(peer.Conn()).Process(c.announce(ctx), grpc.MaxCallRecvMsgSize(maxMessage))
 	if err != nil {
 		return nil, failed(err)
 	}
@@ -55,6 +56,15 @@ func (c *Client) ask(ctx context.Context, peer Peer, r *scheduler.Request) (*lea
 		client: c, peer: peer, stream: s, targets: targets, body: answer.Body(), evicted: make(chan struct{}),
 		session: r.Session, band: r.Flow.Band, streams: r.Streams, at: c.cfg.Now,
 	}, nil
+}
+
+// announce says to a `weir scheduler` which pool is meant, and that it is a
+// gateway who speaks.
+func (c *Client) announce(ctx context.Context) context.Context {
+	if !c.cfg.Own {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, extproc.PoolKey, c.cfg.Pool, extproc.GatewayKey, "1")
 }
 
 // decline reads a refusal. A picker that is going away has decided nothing.

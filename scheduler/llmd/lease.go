@@ -38,6 +38,7 @@ type lease struct {
 	drain   *time.Timer // until the picker must have closed; nil before the end was sent
 	gone    bool        // the stream is over: there is nobody to tell
 	ended   bool
+	taken   bool // evicted is closed
 }
 
 var _ scheduler.Lease = (*lease)(nil)
@@ -74,8 +75,9 @@ func (l *lease) read() {
 		}
 		switch part := m.GetResponse().(type) {
 		case *extprocv3.ProcessingResponse_ImmediateResponse:
-			l.revoked(part.ImmediateResponse)
-			return
+			if !l.revoked(part.ImmediateResponse) {
+				return
+			}
 		case *extprocv3.ProcessingResponse_ResponseHeaders:
 			set := part.ResponseHeaders.GetResponse().GetHeaderMutation()
 			l.client.sessions.keep(l.session, extproc.GetSet(set, extproc.SessionToken))
@@ -113,21 +115,26 @@ func (l *lease) lost(err error) {
 
 // revoked reads a picker's last word. 429 or a reason of that name takes the
 // endpoint back; any other is the picker's own trouble, for which no running
-// answer is cut off.
-func (l *lease) revoked(m *extprocv3.ImmediateResponse) {
+// answer is cut off. It reports whether the picker still listens: a `weir
+// scheduler` keeps the place until it is told that the endpoint was left.
+func (l *lease) revoked(m *extprocv3.ImmediateResponse) (listens bool) {
 	evicts := m.GetStatus().GetCode() == http.StatusTooManyRequests ||
 		strings.HasPrefix(extproc.GetSet(m.GetHeaders(), extproc.DroppedReason), extproc.EvictedReason)
 	l.mu.Lock()
 	early := !l.ended
-	l.gone = true
-	if early && evicts {
+	listens = evicts && l.client.cfg.Own
+	l.gone = !listens
+	first := !l.taken
+	if early && evicts && first {
+		l.taken = true
 		close(l.evicted)
 	}
 	l.mu.Unlock()
 	switch {
-	case early && evicts:
+	case early && evicts && first:
 		l.client.counts.evicted.Add(1)
-	case early:
+	case early && !evicts:
 		l.client.counts.lost.Add(1)
 	}
+	return listens
 }
