@@ -42,7 +42,7 @@ func fault(about, wrong, todo string) finding {
 var errFaults = errors.New("faults found: the list above says what to do")
 
 func doctorCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what is wrong with this installation, and what to do",
 		Args:  cobra.NoArgs,
@@ -69,6 +69,8 @@ func doctorCommand() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.AddCommand(doctorEngineCommand())
+	return cmd
 }
 
 // diagnose runs every check that what came before it allows.

@@ -16,16 +16,17 @@ import (
 func allowedImports() map[string][]string {
 	return map[string][]string{
 		"weir": {
-			"api", "gateway", "gateway/admission", "gateway/catalogue", "gateway/media", "gateway/replica", "gateway/replay", "billing", "tenants", "tenants/notify", "responses",
+			"api", "gateway", "gateway/admission", "gateway/catalogue", "gateway/conformance", "gateway/media", "gateway/replica", "gateway/replay", "billing", "tenants", "tenants/notify", "responses",
 			"scheduler", "scheduler/epp", "scheduler/pickerconfig", "scheduler/pool", "scheduler/pool/keda", "scheduler/primary", "scheduler/enginesim", "migrations", "migrations/pgserver",
 			"responses/eventlog",
 		},
 		"api":                     {"api/inference", "gateway/replay", "responses", "gateway", "gateway/catalogue", "gateway/media", "billing", "tenants", "scheduler"},
 		"api/inference":           {"api/inference/jsonscan", "gateway", "gateway/catalogue", "gateway/media", "tenants"},
 		"api/inference/jsonscan":  {},
-		"gateway":                 {"gateway/admission", "gateway/catalogue", "gateway/upstream", "billing", "tenants", "scheduler", "scheduler/pool"},
+		"gateway":                 {"gateway/admission", "gateway/catalogue", "gateway/conformance", "gateway/upstream", "billing", "tenants", "scheduler", "scheduler/pool"},
 		"gateway/admission":       {},
 		"gateway/upstream":        {},
+		"gateway/conformance":     {"scheduler", "scheduler/pool"},
 		"gateway/media":           {"tenants", "tenants/notify"},
 		"gateway/replica":         {},
 		"gateway/replay":          {"tenants"},

@@ -31,6 +31,11 @@ It has no model: its text is made of random words, and it says that it is simula
 			if cfg.MetricNames != enginesim.VLLM && cfg.MetricNames != enginesim.SGLang {
 				return fmt.Errorf("--metric-names is %q: write vllm or sglang", cfg.MetricNames)
 			}
+			switch cfg.Priorities {
+			case enginesim.NoPriorities, enginesim.LowerFirst, enginesim.HigherFirst, enginesim.Ignored:
+			default:
+				return fmt.Errorf("--priorities is %q: write lower-first, higher-first or ignored", cfg.Priorities)
+			}
 			s, err := startSim(cmd.Context(), listen, cfg)
 			if err != nil {
 				return err
@@ -53,6 +58,7 @@ It has no model: its text is made of random words, and it says that it is simula
 	f.IntVar(&cfg.KVBlocks, "kv-blocks", 0, "cache capacity in blocks of 16 tokens (default 16384)")
 	f.IntVar(&cfg.ContextLength, "context-length", 0, "tokens of prompt and answer together (default 32768)")
 	f.StringVar((*string)(&cfg.MetricNames), "metric-names", string(enginesim.VLLM), "whose names its metrics have: vllm or sglang")
+	f.StringVar((*string)(&cfg.Priorities), "priorities", "", "what it makes of the priority of requests: lower-first, higher-first or ignored (default: it refuses them)")
 	f.BoolVar(&cfg.Reasoning, "reasoning", false, "think before each answer")
 	f.BoolVar(&cfg.ZeroLatency, "zero-latency", false, "answer without waiting, for benchmarks")
 	return cmd

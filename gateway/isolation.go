@@ -13,6 +13,7 @@ import (
 
 	"weir/billing"
 	"weir/gateway/catalogue"
+	"weir/gateway/conformance"
 	"weir/scheduler"
 	"weir/tenants"
 )
@@ -303,7 +304,7 @@ func (i *isolation) found(s spot, prompt string, err error, now time.Time) {
 		*p = proof{at: now, next: now.Add(proveEvery), older: p.older}
 		return
 	}
-	if errors.Is(err, errShared) {
+	if errors.Is(err, conformance.ErrShared) {
 		p.at = time.Time{}
 	}
 	p.fault = err.Error()

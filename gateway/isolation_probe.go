@@ -8,31 +8,19 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/tidwall/gjson"
 
 	"weir/gateway/catalogue"
+	"weir/gateway/conformance"
 	"weir/gateway/upstream"
 	"weir/scheduler"
 	"weir/tenants"
 )
 
-var (
-	errShared  = errors.New("a prompt of one salt came from the cache for another: the engine ignores cache_salt")
-	errNoHit   = errors.New("a repeated prompt came not from the cache: the engine has none, or doesn't say so (vLLM: --enable-prompt-tokens-details, SGLang: --enable-cache-report)")
-	errNoModel = errors.New("it serves no model with chat or completions, by which to probe it")
-)
+var errNoModel = errors.New("it serves no model with chat or completions, by which to probe it")
 
-// How a probe is made. One prompt fills many cache blocks. An endpoint may be
-// several engines, each with its own cache: the same salt has to hit at one of
-// a few attempts, another salt at none.
-const (
-	probeWords   = 60 // of 26 random characters
-	probeRepeats = 4
-	probeOthers  = 3
-	probeAnswer  = 1 << 20 // bytes that are read
-)
+const probeAnswer = 1 << 20 // bytes that are read
 
 // probe is what an endpoint's probe needs to know of its pool.
 type probe struct {
@@ -74,51 +62,22 @@ func probesOf(snap *catalogue.Snapshot, p *catalogue.Pool) []probe {
 
 // proveEndpoint finds out whether the endpoint's prefix cache keeps salts
 // apart. An older prompt is one that a former probe sent. The error is
-// errShared where it doesn't, and any other where nothing was learnt. It
-// returns the prompt that it used.
+// conformance.ErrShared where it doesn't, and any other where nothing was
+// learnt. It returns the prompt that it used.
 func (g *Gateway) proveEndpoint(ctx context.Context, by probe, t scheduler.Target, older string) (prompt string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, proveLimit)
 	defer cancel()
 	if by.model == nil {
 		return "", errNoModel
 	}
-	if older != "" { // what has left the fast cache must not come back for another
-		if err := g.expectMiss(ctx, by, t, older); err != nil {
-			return "", err
-		}
-	}
-	words := probeWords
-	if most := by.model.Context / 40; most > 0 {
-		words = min(words, most)
-	}
-	for range words {
-		prompt += strings.ToLower(rand.Text()) + " "
-	}
-	salt, hit := g.probeSalt(by), false
-	for n := 0; n < probeRepeats && !hit; n++ {
-		cached, err := g.cachedTokens(ctx, by, t, salt, prompt)
-		if err != nil {
-			return "", err
-		}
-		hit = n > 0 && cached > 0 // the template alone may hit at the first time
-	}
-	if !hit {
-		return prompt, errNoHit
-	}
-	for range probeOthers {
-		if err := g.expectMiss(ctx, by, t, prompt); err != nil {
-			return prompt, err
-		}
-	}
-	return prompt, nil
-}
-
-func (g *Gateway) expectMiss(ctx context.Context, by probe, t scheduler.Target, prompt string) error {
-	cached, err := g.cachedTokens(ctx, by, t, g.probeSalt(by), prompt)
-	if err == nil && cached > 0 {
-		err = errShared
-	}
-	return err
+	return conformance.Probe{
+		Cached: func(ctx context.Context, salt, prompt string) (int64, error) {
+			return g.cachedTokens(ctx, by, t, salt, prompt)
+		},
+		Salt:    func() string { return g.probeSalt(by) },
+		Context: by.model.Context,
+		Older:   older,
+	}.Run(ctx)
 }
 
 // probeSalt is that of a tenant who doesn't exist.

@@ -14,6 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"weir/gateway/catalogue"
+	"weir/gateway/conformance"
 	"weir/scheduler"
 )
 
@@ -59,9 +60,9 @@ func TestAProbeTellsACacheThatKeepsSaltsApart(t *testing.T) {
 		want   error
 	}{
 		{"it does", func(_ int, salt, prompt string) int { return apart(salt + prompt) }, "", nil},
-		{"it ignores them", func(_ int, _, prompt string) int { return mixed(prompt) }, "", errShared},
-		{"the template alone is shared", func(int, string, string) int { return 8 }, "", errShared},
-		{"there is none, or it is not told", func(int, string, string) int { return 0 }, "", errNoHit},
+		{"it ignores them", func(_ int, _, prompt string) int { return mixed(prompt) }, "", conformance.ErrShared},
+		{"the template alone is shared", func(int, string, string) int { return 8 }, "", conformance.ErrShared},
+		{"there is none, or it is not told", func(int, string, string) int { return 0 }, "", conformance.ErrNoHit},
 		{"two engines behind one address take turns", func(n int, salt, prompt string) int {
 			if n%2 == 0 {
 				return one(salt + prompt)
@@ -73,7 +74,7 @@ func TestAProbeTellsACacheThatKeepsSaltsApart(t *testing.T) {
 				return 480
 			}
 			return 0
-		}, "yesterday", errShared},
+		}, "yesterday", conformance.ErrShared},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -88,7 +89,7 @@ func TestAProbeTellsACacheThatKeepsSaltsApart(t *testing.T) {
 		})
 	}
 	g, by, target := probing(t, func(int, string, string) int { return -1 })
-	if _, err := g.proveEndpoint(t.Context(), by, target, ""); err == nil || errors.Is(err, errShared) || errors.Is(err, errNoHit) {
+	if _, err := g.proveEndpoint(t.Context(), by, target, ""); err == nil || errors.Is(err, conformance.ErrShared) || errors.Is(err, conformance.ErrNoHit) {
 		t.Errorf("of an engine that fails: %v", err)
 	}
 	by.model = nil
@@ -127,13 +128,13 @@ func TestAProofHoldsForADay(t *testing.T) {
 		}
 	}
 	holds(false, "before any probe")
-	step(errNoHit)
+	step(conformance.ErrNoHit)
 	holds(false, "after a probe that told nothing")
 	dueIn(10 * time.Second)
-	step(errNoHit)
+	step(conformance.ErrNoHit)
 	dueIn(20 * time.Second)
 	for range 20 {
-		step(errNoHit)
+		step(conformance.ErrNoHit)
 	}
 	dueIn(5 * time.Minute)
 	step(nil)
@@ -147,7 +148,7 @@ func TestAProofHoldsForADay(t *testing.T) {
 	holds(false, "when nothing was told for too long")
 	step(nil)
 	holds(true, "again")
-	step(errShared)
+	step(conformance.ErrShared)
 	holds(false, "once it was refuted")
 	i.keep(map[spot]bool{}, nil)
 	if _, due := i.due(s, now); !due || len(i.proofs) != 0 {

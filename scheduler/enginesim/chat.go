@@ -77,6 +77,7 @@ func (e *Engine) reply(c *call, r *chatRequest, v *voice) error {
 	if err := r.validate(); err != nil {
 		return err
 	}
+	c.fault.quirk.apply(&r.sampling)
 	prompt, err := render(r.Messages, r.Tools)
 	if err != nil {
 		return err

@@ -24,6 +24,7 @@ func (e *Engine) completion(c *call) error {
 	if err := r.validate(); err != nil {
 		return err
 	}
+	c.fault.quirk.apply(&r.sampling)
 	prompts, err := texts("prompt", r.Prompt)
 	if err != nil {
 		return err

@@ -57,6 +57,8 @@ type Config struct {
 	Reasoning      bool           // think before each answer, not only when asked to
 	ReasoningField ReasoningField // default FieldReasoning
 	MetricNames    MetricNames    // whose names its metrics have. Default VLLM
+	Priorities     Priorities     // what it makes of the priority of requests. Default: it refuses them
+	Version        string         // that /version tells. Default "0.0.0-sim"
 	KeepRequests   int            // how many past requests Requests remembers. Default 64, negative none
 }
 
@@ -76,6 +78,7 @@ func (c Config) withDefaults() Config {
 	c.EmbeddingDims = cmp.Or(c.EmbeddingDims, 256)
 	c.ReasoningField = cmp.Or(c.ReasoningField, FieldReasoning)
 	c.MetricNames = cmp.Or(c.MetricNames, VLLM)
+	c.Version = cmp.Or(c.Version, simVersion)
 	c.KeepRequests = cmp.Or(c.KeepRequests, 64)
 	return c
 }

@@ -30,6 +30,7 @@ type fault struct {
 	usageOnOdd, usageWithChoices, twoTools                bool
 
 	native nativeFault
+	quirk  quirk
 }
 
 // parseFault reads a list such as "slow-first-token=2s,no-done".
@@ -94,6 +95,9 @@ func (f *fault) raise(name string) error {
 	case "two-tools-in-one-chunk":
 		f.twoTools = true
 	default:
+		if f.quirk.raise(name) == nil {
+			return nil
+		}
 		return f.native.raise(name)
 	}
 	return nil

@@ -16,7 +16,7 @@ func (e *Engine) health(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (e *Engine) version(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]any{"version": simVersion, "simulated": true})
+	writeJSON(w, http.StatusOK, map[string]any{"version": e.cfg.Version, "simulated": true})
 }
 
 func (e *Engine) load(w http.ResponseWriter, _ *http.Request) {

@@ -48,7 +48,7 @@ type job struct {
 	stream, includeUsage, continuousUsage bool
 	logprobs                              int // alternatives of each token; negative: no logprobs
 	field                                 ReasoningField
-	hideReasoning                         bool
+	hideReasoning, hideCached             bool
 }
 
 // newJob makes what chat and completions have in common.
@@ -56,6 +56,7 @@ func (e *Engine) newJob(c *call, s *sampling, kind string) *job {
 	j := &job{
 		id: answerID(kind, c.r), model: s.Model, created: time.Now().Unix(),
 		wake: make(chan struct{}, 1), stream: s.Stream, logprobs: -1, field: e.cfg.ReasoningField,
+		hideCached: c.fault.quirk.hideCached,
 	}
 	if j.model == "" {
 		j.model = e.cfg.Models[0]
@@ -88,6 +89,7 @@ func (e *Engine) addPrompt(j *job, s *sampling, prompt []token, o order) {
 			index: len(j.choices), plan: p,
 			seq: &sequence{
 				prompt: len(prompt), total: p.tokens(), hashes: p.extend(h, hashes), finish: p.finish, wake: j.wake,
+				urgency: e.cfg.Priorities.urgency(s.Priority),
 			},
 		})
 	}
@@ -139,6 +141,9 @@ func (e *Engine) run(c *call, j *job) error {
 		err = e.follow(c.r.Context(), j, s)
 	} else {
 		err = e.whole(c, j)
+	}
+	if errors.Is(err, errCallerLeft) && c.fault.quirk.keepRunning {
+		e.outlive(c.r.Context(), j)
 	}
 	e.machine.abort(seqs...) // before its tokens are counted
 	outcome := "completed"
@@ -204,7 +209,7 @@ type reasoningDetails struct {
 func (j *job) usage() usage {
 	u := usage{PromptTokens: j.prompt, CompletionTokens: j.made()}
 	u.TotalTokens = u.PromptTokens + u.CompletionTokens
-	if n := j.cached(); n > 0 {
+	if n := j.cached(); n > 0 && !j.hideCached {
 		u.PromptDetails = &promptDetails{CachedTokens: n}
 	}
 	reasoning := 0

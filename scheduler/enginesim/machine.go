@@ -22,6 +22,8 @@ type sequence struct {
 	finish string   // the reason that its end is counted under
 	wake   chan struct{}
 
+	urgency int // in the queue: the lower goes first
+
 	made  atomic.Int64
 	over  atomic.Bool
 	first int // cached tokens found when it was first admitted; fixed once a token was made
@@ -96,7 +98,11 @@ func (m *machine) submit(seqs ...*sequence) error {
 			s.ready = now.Add(m.cfg.TTFT)
 		}
 	}
-	m.waiting = append(m.waiting, seqs...)
+	if m.cfg.Priorities == NoPriorities {
+		m.waiting = append(m.waiting, seqs...)
+	} else {
+		m.waiting = line(m.waiting, seqs)
+	}
 	select {
 	case m.poke <- struct{}{}:
 	default:

@@ -182,9 +182,6 @@ func (s *sampling) validate() error {
 	if s.CacheSalt != nil && *s.CacheSalt == "" {
 		return badRequest("cache_salt", "Parameter 'cache_salt' must be a non-empty string if provided.")
 	}
-	if s.Priority != 0 {
-		return badRequest("priority", "Got priority %d but priority scheduling is not enabled.", s.Priority)
-	}
 	if s.StreamOptions != nil && !s.Stream {
 		return badRequest("stream_options", "Stream options can only be defined when `stream=True`.")
 	}
@@ -196,6 +193,9 @@ func (s *sampling) validate() error {
 
 // order turns the shared fields into an order for a prompt of so many tokens.
 func (e *Engine) order(s *sampling, prompt int) (order, error) {
+	if err := e.cfg.Priorities.check(s.Priority); err != nil {
+		return order{}, err
+	}
 	limit := s.limit()
 	if asked := prompt + max(limit, s.MinTokens, 1); asked > e.cfg.ContextLength {
 		return order{}, badRequest("", "This model's maximum context length is %d tokens. However, you requested %d tokens "+
