@@ -1,11 +1,10 @@
 package epp
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -19,112 +18,52 @@ import (
 	"weir/scheduler/extproc"
 )
 
-// The kinds of an error, in OpenAI's words.
-const (
-	kindInvalid   = "invalid_request_error"
-	kindRateLimit = "rate_limit_error"
-	kindServer    = "server_error"
-)
-
-// refusal is an answer to a request that gets no endpoint, or loses it.
-type refusal struct {
-	status     int
-	kind       string
-	message    string
-	dropped    string           // llm-d's reason; empty: it has none for this
-	reason     scheduler.Reason // for gateways of ours
-	retryAfter time.Duration
-	waited     time.Duration
-}
-
-func badRequest(message string) *refusal {
-	return &refusal{status: 400, kind: kindInvalid, message: message, reason: scheduler.Internal}
-}
-
-func overloaded(message string) *refusal {
-	return &refusal{
-		status: 429, kind: kindRateLimit, message: message, dropped: extproc.RejectedSaturated,
-		reason: scheduler.PoolFull, retryAfter: time.Second,
+// badRequest refuses what is the caller's own fault.
+func badRequest(status int, message string) *extprocv3.ImmediateResponse {
+	var h extproc.Headers
+	h.Add(extproc.ContentType, "application/json")
+	return &extprocv3.ImmediateResponse{
+		Status:  &typev3.HttpStatus{Code: typev3.StatusCode(status)}, //nolint:gosec // an HTTP status
+		Headers: h.Mutation(), Body: extproc.ErrorBody(status, message),
 	}
 }
 
-func standby() *refusal {
-	return &refusal{
-		status: 503, kind: kindServer, message: errStandby.Error(), dropped: extproc.RejectedShuttingDown,
-		reason: scheduler.ShuttingDown, retryAfter: time.Second,
-	}
+// full refuses for want of room in this process.
+func full() *extprocv3.ImmediateResponse {
+	return extproc.Refuse(&scheduler.Refusal{Reason: scheduler.PoolFull, RetryAfter: time.Second})
 }
 
-// refusalOf is how llm-d says what the scheduler said.
-func refusalOf(err error) *refusal {
-	r := &refusal{status: 500, kind: kindServer, message: "the scheduler failed", dropped: extproc.RejectedInternal, reason: scheduler.Internal}
-	var why *scheduler.Refusal
-	if !errors.As(err, &why) {
-		return r
+// standby sends the request to the primary.
+func standby() *extprocv3.ImmediateResponse {
+	return extproc.Refuse(&scheduler.Refusal{Reason: scheduler.ShuttingDown, RetryAfter: time.Second})
+}
+
+// refusalOf is what the scheduler said, and how long the request had waited.
+func refusalOf(err error, waited time.Duration) *extprocv3.ImmediateResponse {
+	why, ok := errors.AsType[*scheduler.Refusal](err)
+	if !ok {
+		why = &scheduler.Refusal{Reason: scheduler.Internal}
 	}
-	r.reason, r.retryAfter = why.Reason, why.RetryAfter
-	switch why.Reason {
-	case scheduler.PoolFull, scheduler.BandFull, scheduler.FlowFull, scheduler.ShedLoad:
-		r.status, r.kind, r.dropped, r.message = 429, kindRateLimit, extproc.RejectedSaturated, "too many requests wait"
-	case scheduler.QueueTimeout:
-		r.status, r.kind, r.dropped, r.message = 429, kindRateLimit, extproc.RejectedExpired, "the request waited for as long as it may"
-	case scheduler.NoEndpoints:
-		r.status, r.dropped, r.message = 503, extproc.RejectedNoEndpoints, "no model server can take the request"
-	case scheduler.Cancelled:
-		r.status, r.dropped, r.message = 503, extproc.RejectedCancelled, "the caller left"
-	case scheduler.ShuttingDown:
-		r.status, r.dropped, r.message = 503, extproc.RejectedShuttingDown, "the scheduler shuts down"
-	case scheduler.Internal:
-	default:
-	}
-	return r
+	m := extproc.Refuse(why)
+	var h extproc.Headers
+	h.Add(extproc.QueueMilliseconds, strconv.FormatInt(waited.Milliseconds(), 10))
+	m.Headers.SetHeaders = append(m.Headers.SetHeaders, h.Mutation().GetSetHeaders()...)
+	return m
 }
 
 // evicted is what a running request is told whose endpoint is taken back.
-func evicted() *refusal {
-	return &refusal{
-		status: 429, kind: kindRateLimit, message: "request evicted by flow control", dropped: extproc.EvictedReason,
-		retryAfter: time.Second,
-	}
-}
-
-// immediate is the refusal on the wire, for a request to the path.
-func (r *refusal) immediate(path string) *extprocv3.ProcessingResponse {
+func evicted() *extprocv3.ImmediateResponse {
+	m := badRequest(http.StatusTooManyRequests, "request evicted by flow control")
 	var h extproc.Headers
-	h.Add(extproc.ContentType, "application/json")
-	h.Add(extproc.DroppedReason, r.dropped)
-	h.Add(extproc.ReasonHeader, string(r.reason))
-	if r.retryAfter > 0 {
-		h.Add(extproc.RetryAfter, strconv.Itoa(int(math.Ceil(r.retryAfter.Seconds()))))
-	}
-	if r.waited > 0 {
-		h.Add(extproc.QueueMilliseconds, strconv.FormatInt(r.waited.Milliseconds(), 10))
-	}
-	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
-		ImmediateResponse: &extprocv3.ImmediateResponse{
-			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(r.status)}, //nolint:gosec // an HTTP status
-			Headers: h.Mutation(), Body: r.body(path),
-			Details: r.dropped,
-		},
-	}}
+	h.Add(extproc.DroppedReason, extproc.EvictedReason)
+	h.Add(extproc.RetryAfter, "1")
+	m.Headers.SetHeaders = append(m.Headers.SetHeaders, h.Mutation().GetSetHeaders()...)
+	return m
 }
 
-// body is the error as OpenAI words it, or Anthropic where the path is theirs.
-func (r *refusal) body(path string) []byte {
-	type failure struct {
-		Message string `json:"message"`
-		Type    string `json:"type"`
-		Code    int    `json:"code,omitempty"`
-	}
-	answer := struct {
-		Type  string  `json:"type,omitempty"`
-		Error failure `json:"error"`
-	}{Error: failure{r.message, r.kind, r.status}}
-	if strings.HasPrefix(path, "/v1/messages") {
-		answer.Type, answer.Error.Code = "error", 0
-	}
-	text, _ := json.Marshal(answer) //nolint:errchkjson // plain strings
-	return text
+// immediate is a refusal as a message.
+func immediate(m *extprocv3.ImmediateResponse) *extprocv3.ProcessingResponse {
+	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: m}}
 }
 
 // routed tells where the request goes: as a header, and for Envoy's own load
@@ -162,12 +101,12 @@ func routed(targets []scheduler.Target, waited time.Duration, own bool) (*extpro
 }
 
 func hostPort(u *url.URL) string {
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"https": "443"}[u.Scheme]
-		if port == "" {
-			port = "80"
-		}
+	switch {
+	case u.Port() != "":
+		return net.JoinHostPort(u.Hostname(), u.Port())
+	case u.Scheme == "https":
+		return net.JoinHostPort(u.Hostname(), "443")
+	default:
+		return net.JoinHostPort(u.Hostname(), "80")
 	}
-	return net.JoinHostPort(u.Hostname(), port)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"sync"
 	"time"
 
@@ -24,7 +25,7 @@ type exchange struct {
 	s      *Server
 	stream extprocv3.ExternalProcessor_ProcessServer
 
-	id, path string
+	id       string
 	subset   subset
 	body     []byte
 	held     int64 // bytes of it that the server counts
@@ -52,7 +53,7 @@ func (x *exchange) run(r *scheduler.Request) error {
 	defer leave(nil)
 	x.leave, x.routed, x.done = leave, make(chan struct{}), make(chan struct{})
 	if !x.s.register(x) {
-		return x.refuse(&refusal{status: 409, kind: kindInvalid, message: "a request with this x-request-id runs already", reason: scheduler.Internal})
+		return x.refuse(badRequest(http.StatusConflict, "a request with this x-request-id runs already"))
 	}
 	defer x.s.forget(x)
 	x.s.readers.Go(x.read)
@@ -78,14 +79,14 @@ func (x *exchange) run(r *scheduler.Request) error {
 
 // schedule waits for the request's endpoint. Who isn't the primary any more when
 // the endpoint comes gives it back: another may be by now.
-func (x *exchange) schedule(ctx context.Context, r *scheduler.Request) *refusal {
+func (x *exchange) schedule(ctx context.Context, r *scheduler.Request) *extprocv3.ImmediateResponse {
 	began := x.s.cfg.Now()
 	sched, known := x.s.fleet.Scheduler(x.pool)
 	if !known || !x.s.primary() {
 		return standby()
 	}
 	if !x.narrow(r) {
-		return refusalOf(&scheduler.Refusal{Reason: scheduler.NoEndpoints, RetryAfter: time.Second})
+		return refusalOf(&scheduler.Refusal{Reason: scheduler.NoEndpoints, RetryAfter: time.Second}, 0)
 	}
 	count := x.s.metrics.waits(x.pool, r)
 	lease, err := sched.Schedule(ctx, *r)
@@ -107,12 +108,10 @@ func (x *exchange) schedule(ctx context.Context, r *scheduler.Request) *refusal 
 		x.lease = lease
 		return nil
 	}
-	refused := refusalOf(err)
 	if errors.Is(err, errStandby) || errors.Is(context.Cause(ctx), errStandby) {
-		refused = standby()
+		return standby()
 	}
-	refused.waited = x.waited
-	return refused
+	return refusalOf(err, x.waited)
 }
 
 // narrow has the scheduler avoid what a proxy's hint doesn't name. It is false
@@ -170,11 +169,11 @@ func (x *exchange) release() {
 }
 
 // refuse ends the exchange before it has an endpoint.
-func (x *exchange) refuse(r *refusal) error { return x.send(r.immediate(x.path)) }
+func (x *exchange) refuse(m *extprocv3.ImmediateResponse) error { return x.send(immediate(m)) }
 
 // evict takes the endpoint back, and waits until the caller has left it.
 func (x *exchange) evict() {
-	if x.send(evicted().immediate(x.path)) != nil {
+	if x.send(immediate(evicted())) != nil {
 		return
 	}
 	patience := time.NewTimer(x.s.cfg.Evicting)

@@ -17,7 +17,7 @@ import (
 func facts() extproc.Facts {
 	return extproc.Facts{
 		Band: 7, Weight: 3, Session: "t/s", Turn: 4, Affinity: "t/a", Model: "engine-m", CacheSalt: "salt", InputTokens: 11, OutputTokens: 12,
-		Retry: true, Waited: time.Minute, TTFT: time.Second, Reserved: 13, TTL: -time.Microsecond, Streams: true, Exclude: []string{"f"},
+		Retry: true, Waited: time.Minute, TTFT: time.Second, Reserved: 13, TTL: -time.Microsecond, Streams: true, Exclude: []string{"f"}, Revision: "r7",
 	}
 }
 

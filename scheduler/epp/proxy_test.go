@@ -55,7 +55,7 @@ func TestAProxysExchangeRunsAsWithAnEndpointPicker(t *testing.T) {
 		t.Errorf("outcome %+v, want %+v", o, want)
 	}
 	want := scheduler.Request{
-		ID: "r1", Flow: scheduler.Flow{FairnessID: "acme", Band: 100}, Session: "acme/s1", Model: "m", Streams: true,
+		ID: "r1", Path: "/v1/chat/completions", Flow: scheduler.Flow{FairnessID: "acme", Band: 100}, Session: "acme/s1", Model: "m", Streams: true,
 		OutputTokens: 50, TTL: 1500 * time.Millisecond, TTFT: 250 * time.Millisecond, InputTokens: r.InputTokens,
 	}
 	r.Body, r.Prompt = nil, nil
@@ -144,11 +144,11 @@ func TestWhatCantBeReadIsRefusedAndHoldsNothing(t *testing.T) {
 		send func(*proxy)
 		want refusedAs
 	}{
-		{"no JSON", epp.Config{}, func(p *proxy) { p.request(`{"model"`, 10) }, refusedAs{400, "invalid_request_error", "", "internal", ""}},
+		{"no JSON", epp.Config{}, func(p *proxy) { p.request(`{"model"`, 10) }, refusedAs{400, "invalid_request_error", "", "", ""}},
 		{"a body beyond the bound", epp.Config{MaxBody: 20}, chat, refusedAs{413, "invalid_request_error", "", "", ""}},
 		{"more than all bodies may be", epp.Config{MaxBodies: 20}, chat, refusedAs{429, "rate_limit_error", "rejected-saturated", "pool_full", "1"}},
-		{"too many headers", epp.Config{}, func(p *proxy) { p.chat("r", strings.Split(strings.Repeat("x,y,", 200), ",")[:400]...) }, refusedAs{400, "invalid_request_error", "", "internal", ""}},
-		{"a long id", epp.Config{}, func(p *proxy) { p.chat(strings.Repeat("r", 300)) }, refusedAs{400, "invalid_request_error", "", "internal", ""}},
+		{"too many headers", epp.Config{}, func(p *proxy) { p.chat("r", strings.Split(strings.Repeat("x,y,", 200), ",")[:400]...) }, refusedAs{400, "invalid_request_error", "", "", ""}},
+		{"a long id", epp.Config{}, func(p *proxy) { p.chat(strings.Repeat("r", 300)) }, refusedAs{400, "invalid_request_error", "", "", ""}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -21,12 +22,14 @@ const (
 	maxHeaders   = 200
 	maxHeaderLen = 64 << 10 // of all names and values together
 	maxID        = 200
-	defaultFlow  = "default-flow" // llm-d's name of those who don't say who they are
+	// revisionHeader pins a request to a revision of the endpoints.
+	revisionHeader = "x-disagg-revision"
+	defaultFlow    = "default-flow" // llm-d's name of those who don't say who they are
 )
 
 // request reads the stream up to the end of the request. A refusal is the
 // caller's fault or our bound; an error ends the stream.
-func (x *exchange) request() (*scheduler.Request, *refusal, error) {
+func (x *exchange) request() (*scheduler.Request, *extprocv3.ImmediateResponse, error) {
 	first, err := x.stream.Recv()
 	if err != nil {
 		return nil, nil, err
@@ -37,16 +40,15 @@ func (x *exchange) request() (*scheduler.Request, *refusal, error) {
 	}
 	headers := h.GetHeaders()
 	if tooMany(headers) {
-		return nil, badRequest("the request has too many headers"), nil
+		return nil, badRequest(http.StatusBadRequest, "the request has too many headers"), nil
 	}
 	x.id = extproc.Get(headers, extproc.RequestID)
 	if len(x.id) > maxID {
-		return nil, badRequest("x-request-id is too long"), nil
+		return nil, badRequest(http.StatusBadRequest, "x-request-id is too long"), nil
 	}
 	if x.id == "" {
 		x.id = rand.Text()
 	}
-	x.path = extproc.Get(headers, extproc.Path)
 	x.subset = subsetOf(first.GetMetadataContext())
 	x.bare = h.GetEndOfStream()
 	if !x.bare {
@@ -66,7 +68,7 @@ func tooMany(m *corev3.HeaderMap) bool {
 }
 
 // readBody reads the body's chunks. Trailers end it too, where there are some.
-func (x *exchange) readBody() (*refusal, error) {
+func (x *exchange) readBody() (*extprocv3.ImmediateResponse, error) {
 	for {
 		m, err := x.stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -78,10 +80,10 @@ func (x *exchange) readBody() (*refusal, error) {
 		case *extprocv3.ProcessingRequest_RequestBody:
 			chunk := r.RequestBody.GetBody()
 			if int64(len(x.body)+len(chunk)) > x.s.cfg.MaxBody {
-				return &refusal{status: 413, kind: kindInvalid, message: "the request's body is too long"}, nil
+				return badRequest(http.StatusRequestEntityTooLarge, "the request's body is too long"), nil
 			}
 			if !x.s.hold(int64(len(chunk))) {
-				return overloaded("too many requests are held here"), nil
+				return full(), nil
 			}
 			x.held += int64(len(chunk))
 			if x.body == nil {
@@ -102,15 +104,15 @@ func (x *exchange) readBody() (*refusal, error) {
 }
 
 // decode is what the headers and the body say, for the scheduler.
-func (x *exchange) decode(headers *corev3.HeaderMap) (*scheduler.Request, *refusal, error) {
-	r := &scheduler.Request{ID: x.id, Body: x.body}
+func (x *exchange) decode(headers *corev3.HeaderMap) (*scheduler.Request, *extprocv3.ImmediateResponse, error) {
+	r := &scheduler.Request{ID: x.id, Body: x.body, Path: pathOf(headers)}
 	r.Flow.FairnessID = cutTo(either(headers, extproc.FairnessID, extproc.FairnessIDOld), maxID)
 	if r.Flow.FairnessID == "" {
 		r.Flow.FairnessID = defaultFlow
 	}
 	p, ok := parsePrompt(x.body, x.own)
 	if !ok && !x.own && strings.HasPrefix(extproc.Get(headers, extproc.ContentType), "application/json") && !x.bare {
-		return nil, badRequest("the request's body is no JSON object"), nil
+		return nil, badRequest(http.StatusBadRequest, "the request's body is no JSON object"), nil
 	}
 	r.Prompt = p.parts
 	if x.own {
@@ -141,12 +143,19 @@ func (x *exchange) plain(r *scheduler.Request, headers *corev3.HeaderMap, p prom
 		return r.Flow.FairnessID + "/" + name
 	}
 	r.Session, r.Affinity = own(extproc.Get(headers, extproc.SessionID)), own(p.cacheKey)
+	r.Revision = cutTo(extproc.Get(headers, revisionHeader), maxID)
 	if ttl, err := time.ParseDuration(extproc.Get(headers, extproc.QueueTTL)); err == nil && ttl > 0 {
 		r.TTL = ttl
 	}
 	if ms, err := strconv.Atoi(either(headers, extproc.WantedTTFT, extproc.WantedTTFTOld)); err == nil && ms > 0 && ms < int(time.Hour/time.Millisecond) {
 		r.TTFT = time.Duration(ms) * time.Millisecond
 	}
+}
+
+// pathOf is where at the engine the request goes, without its query.
+func pathOf(headers *corev3.HeaderMap) string {
+	path, _, _ := strings.Cut(extproc.Get(headers, extproc.Path), "?")
+	return cutTo(path, maxID)
 }
 
 // either returns the header by its current name, else by its old one.

@@ -33,7 +33,9 @@ const (
 	ttlHeader        = "x-weir-ttl-us"
 	streamsHeader    = "x-weir-streams"
 	excludeHeader    = "x-weir-exclude"
+	revisionHeader   = "x-weir-revision"
 	resultHeader     = "x-weir-result"
+	reachedHeader    = "x-weir-reached"
 	currentVersion   = "1"
 	maxExclude       = 64
 	maxFact          = 1 << 10
@@ -61,6 +63,7 @@ type Facts struct {
 	TTL          time.Duration
 	Streams      bool
 	Exclude      []string
+	Revision     string
 }
 
 // FactsOf takes the facts of a request; now is the sender's clock.
@@ -69,6 +72,7 @@ func FactsOf(r *scheduler.Request, now time.Time) Facts {
 		Band: r.Flow.Band, Weight: r.Weight, Session: r.Session, Turn: r.Turn, Affinity: r.Affinity,
 		Model: r.Model, CacheSalt: r.CacheSalt, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens,
 		TTFT: r.TTFT, Reserved: r.Reserved, TTL: r.TTL, Streams: r.Streams, Exclude: r.Exclude,
+		Revision: r.Revision,
 	}
 	if !r.QueuedAt.IsZero() {
 		f.Retry, f.Waited = true, max(0, now.Sub(r.QueuedAt))
@@ -81,7 +85,7 @@ func FactsOf(r *scheduler.Request, now time.Time) Facts {
 func (f *Facts) Request(r *scheduler.Request, now time.Time) {
 	r.Flow.Band, r.Weight, r.Session, r.Turn, r.Affinity = f.Band, f.Weight, f.Session, f.Turn, f.Affinity
 	r.Model, r.CacheSalt, r.InputTokens, r.OutputTokens = f.Model, f.CacheSalt, f.InputTokens, f.OutputTokens
-	r.TTFT, r.Reserved, r.TTL, r.Streams, r.Exclude = f.TTFT, f.Reserved, f.TTL, f.Streams, f.Exclude
+	r.TTFT, r.Reserved, r.TTL, r.Streams, r.Exclude, r.Revision = f.TTFT, f.Reserved, f.TTL, f.Streams, f.Exclude, f.Revision
 	r.QueuedAt = time.Time{}
 	if f.Retry {
 		r.QueuedAt = now.Add(-f.Waited)
@@ -111,6 +115,7 @@ func (f *Facts) Encode(h *Headers) {
 	if f.Streams {
 		h.Add(streamsHeader, "1")
 	}
+	addText(h, revisionHeader, f.Revision)
 	for i, e := range f.Exclude {
 		if i == maxExclude {
 			break
@@ -206,6 +211,8 @@ func (f *Facts) decode(name, value string) (err error) {
 		f.TTL, err = span(value)
 	case streamsHeader:
 		f.Streams = value == "1"
+	case revisionHeader:
+		f.Revision, err = url.QueryUnescape(value)
 	case excludeHeader:
 		if len(f.Exclude) == maxExclude {
 			return nil

@@ -25,6 +25,7 @@ func TestFactsComeThroughTheHeadersUnchanged(t *testing.T) {
 			InputTokens: number.Draw(t, "input"), OutputTokens: number.Draw(t, "output"),
 			Retry: rapid.Bool().Draw(t, "retry"), TTFT: micro(t, "ttft", 0), Reserved: number.Draw(t, "reserved"),
 			TTL: micro(t, "ttl", -1<<40), Streams: rapid.Bool().Draw(t, "streams"),
+			Revision: text.Draw(t, "revision"),
 		}
 		if want.Retry {
 			want.Waited = micro(t, "waited", 0)
@@ -79,7 +80,7 @@ func TestReportsAndOutcomesComeThroughUnchanged(t *testing.T) {
 		}
 	}
 	for _, result := range []scheduler.Result{scheduler.Completed, scheduler.EndpointFault, scheduler.CallerFault, scheduler.Abandoned, scheduler.Overloaded} {
-		want := scheduler.Outcome{Result: result, InputTokens: 7, CachedTokens: 8, OutputTokens: 9}
+		want := scheduler.Outcome{Result: result, InputTokens: 7, CachedTokens: 8, OutputTokens: 9, Reached: result == scheduler.EndpointFault}
 		var h extproc.Headers
 		extproc.EncodeOutcome(&h, want)
 		if got, err := extproc.DecodeOutcome(h.Map()); err != nil || got != want {

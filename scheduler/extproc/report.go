@@ -65,6 +65,9 @@ func results() map[scheduler.Result]string {
 // EncodeOutcome adds an outcome to the trailers that end the exchange.
 func EncodeOutcome(h *Headers, o scheduler.Outcome) {
 	h.Add(resultHeader, results()[o.Result])
+	if o.Reached {
+		h.Add(reachedHeader, "1")
+	}
 	addInt(h, inputHeader, o.InputTokens)
 	addInt(h, cachedHeader, o.CachedTokens)
 	addInt(h, outputHeader, o.OutputTokens)
@@ -72,7 +75,7 @@ func EncodeOutcome(h *Headers, o scheduler.Outcome) {
 
 // DecodeOutcome reads the outcome from trailers.
 func DecodeOutcome(m *corev3.HeaderMap) (scheduler.Outcome, error) {
-	var o scheduler.Outcome
+	o := scheduler.Outcome{Reached: Get(m, reachedHeader) == "1"}
 	word, known := Get(m, resultHeader), false
 	for result, name := range results() {
 		if name == word {
