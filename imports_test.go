@@ -45,6 +45,8 @@ func allowedImports() map[string][]string {
 		"scheduler/epp":           {"scheduler", "scheduler/extproc", "scheduler/pool"},
 		"scheduler/pool/keda":     {"scheduler/pool", "scheduler/pool/keda/externalscaler"},
 		"scheduler/pickerconfig":  {"scheduler"},
+		"scheduler/kvevents":      {"scheduler", "scheduler/kvevents/zmtp"},
+		"scheduler/kvevents/zmtp": {},
 		"scheduler/enginesim":     {},
 		"migrations":              {},
 		"migrations/pgserver":     {},
