@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -154,7 +155,24 @@ func (p *program) openDatabase(ctx context.Context) (err error) {
 func (p *program) buildCatalogue(ctx context.Context) error {
 	p.catalogue = catalogue.NewStore(p.log, p.app, p.worker)
 	p.background = append(p.background, p.catalogue.Run)
-	return p.catalogue.Load(ctx)
+	if err := p.catalogue.Load(ctx); err != nil {
+		return err
+	}
+	if p.cfg.development {
+		return nil
+	}
+	return forbidPlaintext(p.catalogue.Snapshot())
+}
+
+// forbidPlaintext refuses pools whose schedulers on other machines are reached
+// without TLS. One that comes later is not used.
+func forbidPlaintext(snap *catalogue.Snapshot) error {
+	for _, pool := range snap.Pools() {
+		if pool.Scheduler.Plaintext() {
+			return fmt.Errorf("pool %s: scheduler: insecure_plaintext is for `weir dev`: what tenants ask would be readable on the way; write grpcs:// and tls: in the catalogue", pool.Name)
+		}
+	}
+	return nil
 }
 
 func (p *program) buildKeys() {
@@ -231,6 +249,9 @@ func (p *program) buildLimits() (limitStore, error) {
 
 func (p *program) buildGateway(limits limitStore, registry *prometheus.Registry) {
 	p.fleet = gateway.NewFleet(p.log, p.catalogue, registry)
+	if p.cfg.development {
+		p.fleet.AllowPlaintext()
+	}
 	p.fleet.Divide(p.live())
 	p.background = append(p.background, p.fleet.Run)
 	p.gateway = gateway.New(p.log, gateway.Deps{
@@ -330,7 +351,7 @@ func (p *program) buildAPI(registry *prometheus.Registry) {
 		Catalogue:  func() api.Catalogue { return p.catalogue.Snapshot() },
 		Registerer: registry, Gatherer: registry,
 		Checks: p.checks(),
-		Pools:  func() any { return poolPages(p.fleet.Pools(), p.gateway.Isolation()) },
+		Pools:  func() any { return poolPages(p.fleet.Pools(), p.fleet.Shared(), p.gateway.Isolation()) },
 		Decisions: func(request string, latest int) any {
 			if request == "" {
 				return explanation{Decisions: p.fleet.Decisions(latest)}
@@ -369,12 +390,10 @@ func (p *program) checks() []api.Check {
 			return nil
 		}},
 	}
-	list = append(list, api.Check{Name: "pools", Note: true, Run: func(context.Context) error {
-		if n := p.live(); n > 1 {
-			return fmt.Errorf("%d replicas have queues of their own: what a pool may run and hold is divided by %d, and order and fairness hold within a replica", n, n)
-		}
-		return nil
-	}})
+	list = append(list,
+		api.Check{Name: "pools", Note: true, Run: func(context.Context) error { return dividedPools(p.fleet, p.live()) }},
+		api.Check{Name: "schedulers", Run: p.fleet.CheckShared},
+	)
 	list = append(list, api.Check{Name: "isolation", Run: p.gateway.CheckIsolation})
 	if p.limits != nil {
 		list = append(list, api.Check{Name: "redis", Run: func(context.Context) error {
@@ -392,6 +411,20 @@ func (p *program) checks() []api.Check {
 		}})
 	}
 	return list
+}
+
+// dividedPools says what several replicas mean for pools that have no shared
+// scheduler.
+func dividedPools(fleet *gateway.Fleet, replicas int) error {
+	shared, own := fleet.Undivided()
+	if replicas < 2 || own == 0 {
+		return nil
+	}
+	but := ""
+	if len(shared) > 0 {
+		but = "; shared are " + strings.Join(shared, ", ")
+	}
+	return fmt.Errorf("%d replicas have queues of their own: what a pool may run and hold is divided by %d, and order and fairness hold within a replica%s", replicas, replicas, but)
 }
 
 // close gives back what build took, last first.

@@ -40,6 +40,8 @@ func (s Secret) Reveal() string { return string(s) }
 // field means its default; settings.go has the one table of names, defaults
 // and help texts.
 type Config struct {
+	development bool // `weir dev`, which no setting can claim to be
+
 	Listen         []string // public addresses
 	TLSCert        string
 	TLSKey         string

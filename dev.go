@@ -113,6 +113,7 @@ func (p *playground) run(ctx context.Context, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
+	p.cfg.development = true
 	weir, err := build(ctx, newLogger(p.cfg, errOut), p.cfg)
 	if err != nil {
 		return errors.Join(err, closeAll(listeners))

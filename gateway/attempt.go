@@ -78,6 +78,9 @@ func (x *exchange) forward(ctx context.Context, trip *upstream.Trip) *Error {
 		return err
 	}
 	defer resp.Body.Close()
+	if l, ok := gatewayLeaseOf(x.lease); ok {
+		l.answered(resp)
+	}
 	x.lease.Observe(scheduler.Progress{Kind: scheduler.HeadersReceived, Status: resp.StatusCode})
 	switch {
 	case resp.StatusCode != http.StatusOK:
@@ -159,6 +162,11 @@ func (x *exchange) refused(ctx context.Context, w *watch, resp *http.Response) *
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err != nil && ctx.Err() != nil {
 		return ended(ctx)
+	}
+	if l, ok := gatewayLeaseOf(x.lease); ok {
+		if e := l.refused(resp, body); e != nil {
+			return e
+		}
 	}
 	e := responseError(resp, body) // with what was read, even if it is not all
 	forCaller(e, x.model, x.call.Operation)

@@ -200,11 +200,16 @@ func (e *engines) client(to trust) (*upstream.Client, error) {
 func certPool(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("engine CA: %w", err)
+		return nil, fmt.Errorf("CA: %w", err)
 	}
+	return certificates(pem, file)
+}
+
+// certificates reads PEM that came from somewhere.
+func certificates(pem []byte, from string) (*x509.CertPool, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("engine CA %s: %w", file, errNoCertificate)
+		return nil, fmt.Errorf("CA %s: %w", from, errNoCertificate)
 	}
 	return roots, nil
 }

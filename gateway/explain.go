@@ -17,15 +17,19 @@ type Decision struct {
 	Pool     string   `json:"pool"`
 	BandName string   `json:"band_name,omitempty"`
 	Models   []string `json:"models,omitempty"` // public names of the engine's model in this pool
+	Shared   *Told    `json:"shared,omitempty"` // of a decision that another process took; all else of how it came about stays there
 }
 
 // Decisions returns the latest n decisions of all pools, the newest first.
 // Every pool remembers a bounded number of its own.
 func (f *Fleet) Decisions(n int) []Decision {
 	var all []Decision
-	f.eachScheduler(func(pool string, s *scheduler.Embedded) {
+	f.eachScheduler(func(pool string, s *scheduler.Embedded, shared *sharedQueue) {
 		for _, d := range s.Decisions(n) {
 			all = append(all, Decision{Decision: d, Pool: pool})
+		}
+		if shared != nil {
+			all = append(all, shared.told.latest(pool, func(*Decision) bool { return true })...)
 		}
 	})
 	slices.SortStableFunc(all, func(a, b Decision) int {
@@ -45,7 +49,10 @@ func (f *Fleet) DecisionsOn(request string) []Decision {
 		}
 	}
 	var all []Decision
-	f.eachScheduler(func(pool string, s *scheduler.Embedded) {
+	f.eachScheduler(func(pool string, s *scheduler.Embedded, shared *sharedQueue) {
+		if shared != nil {
+			all = append(all, shared.told.latest(pool, func(d *Decision) bool { return d.isOf(request) })...)
+		}
 		for _, id := range attempts {
 			if d, ok := s.Decision(id); ok {
 				all = append(all, Decision{Decision: d, Pool: pool})
@@ -56,16 +63,21 @@ func (f *Fleet) DecisionsOn(request string) []Decision {
 	return f.named(all)
 }
 
-// eachScheduler calls get for every pool, outside the fleet's lock.
-func (f *Fleet) eachScheduler(get func(pool string, s *scheduler.Embedded)) {
+// eachScheduler calls get for every pool, outside the fleet's lock. Shared is nil
+// for a pool that the replica schedules itself.
+func (f *Fleet) eachScheduler(get func(pool string, s *scheduler.Embedded, shared *sharedQueue)) {
 	f.mu.RLock()
-	all := make(map[string]*scheduler.Embedded, len(f.pools))
+	type queues struct {
+		own    *scheduler.Embedded
+		shared *sharedQueue
+	}
+	all := make(map[string]queues, len(f.pools))
 	for name, p := range f.pools {
-		all[name] = p.scheduler
+		all[name] = queues{p.scheduler, p.shared}
 	}
 	f.mu.RUnlock()
-	for name, s := range all {
-		get(name, s)
+	for name, q := range all {
+		get(name, q.own, q.shared)
 	}
 }
 

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -27,19 +28,32 @@ type Fleet struct {
 	log    *slog.Logger
 	source Source
 
-	mu       sync.RWMutex
-	pools    map[string]*watched
-	clients  clients
-	replicas int // that share the pools; 0 counts as 1
-	closed   bool
+	mu        sync.RWMutex
+	pools     map[string]*watched
+	clients   clients
+	replicas  int  // that share the pools; 0 counts as 1
+	plaintext bool // schedulers on other machines may be reached without TLS
+	closed    bool
 }
 
-// watched is one pool that runs.
+// watched is one pool that runs. Its scheduler is this replica's own; where the
+// pool has a shared one, it stands in for that.
 type watched struct {
 	scheduler *scheduler.Embedded
+	shared    *sharedQueue // nil: the replica schedules
 	watcher   *pool.Pool
+	feed      feed
+	pool      *catalogue.Pool
 	settings  catalogue.Scheduler
 	stop      context.CancelFunc // nil until the watcher runs
+}
+
+// queue is where the pool's requests wait.
+func (w *watched) queue() scheduler.Scheduler {
+	if w.shared != nil {
+		return w.shared
+	}
+	return w.scheduler
 }
 
 // NewFleet makes the schedulers of the present snapshot, so that requests can
@@ -48,14 +62,15 @@ func NewFleet(log *slog.Logger, source Source, metrics prometheus.Registerer) *F
 	f := &Fleet{log: log, source: source, pools: make(map[string]*watched)}
 	f.reconcile(source.Snapshot())
 	if metrics != nil {
-		metrics.MustRegister(pool.NewCollector(f.Pools))
+		metrics.MustRegister(pool.NewCollector(f.ownPools), newSharedCollector(f))
 	}
 	return f
 }
 
 // Divide tells how many replicas share the pools, each with queues of its own.
 // Each then takes its part of what may run and wait; order and fairness hold
-// within a replica. What runs and waits already goes on.
+// within a replica. What runs and waits already goes on. A pool with a shared
+// scheduler has one queue for all of them: only what stands in for it is divided.
 func (f *Fleet) Divide(replicas int) {
 	f.mu.Lock()
 	f.replicas = replicas
@@ -74,18 +89,26 @@ func (f *Fleet) Scheduler(name string) (scheduler.Scheduler, bool) {
 	if !ok {
 		return nil, false
 	}
-	return p.scheduler, true
+	return p.queue(), true
 }
 
 // Probe asks an endpoint now whether it lives.
 func (f *Fleet) Probe(ctx context.Context, name, endpoint string) error {
 	f.mu.RLock()
 	p, ok := f.pools[name]
+	var w watched
+	if ok {
+		w = watched{shared: p.shared, watcher: p.watcher, pool: p.pool}
+	}
 	f.mu.RUnlock()
 	if !ok {
 		return fmt.Errorf("no pool %s", name)
 	}
-	return p.watcher.Probe(ctx, endpoint)
+	err := w.watcher.Probe(ctx, endpoint)
+	if w.shared != nil && errors.Is(err, pool.ErrUnknownEndpoint) {
+		return f.probeElsewhere(ctx, w.pool, endpoint)
+	}
+	return err
 }
 
 // Pools is a snapshot of all pools by name.
@@ -114,6 +137,9 @@ func (f *Fleet) Run(ctx context.Context) error {
 				each, p.stop = context.WithCancel(ctx)
 				watchers.Go(func() { _ = p.watcher.Run(each) }) // always nil
 			}
+			if q := p.shared; q != nil && q.start() {
+				watchers.Go(func() { q.run(ctx) }) // longer than the pool, if it has to
+			}
 		}
 		f.mu.Unlock()
 		select {
@@ -130,7 +156,7 @@ func (f *Fleet) Close() {
 	defer f.mu.Unlock()
 	f.closed = true
 	for _, p := range f.pools {
-		p.scheduler.Close()
+		p.close()
 	}
 }
 
@@ -149,12 +175,16 @@ func (f *Fleet) reconcile(snap *catalogue.Snapshot) {
 		w, ok := f.pools[p.Name]
 		switch {
 		case !ok:
-			w = f.newPool(p.Name, settings)
+			w = f.newPool(p, settings)
 			f.pools[p.Name] = w
 		case !w.settings.Same(settings):
 			w.settings = settings
 			w.scheduler.SetConfig(settings.Config.Divided(f.replicas))
+			f.share(w, p)
+		case w.shared != nil && !w.shared.fits(p):
+			f.share(w, p)
 		}
+		w.pool = p
 		f.place(w.watcher, p, settings.Config.Detector.Staleness)
 	}
 	for name, w := range f.pools {
@@ -165,17 +195,39 @@ func (f *Fleet) reconcile(snap *catalogue.Snapshot) {
 	}
 }
 
+// share gives the pool the queue that its settings name. What waits in the one
+// that it had waits on there.
+func (f *Fleet) share(w *watched, p *catalogue.Pool) {
+	had := w.shared
+	w.shared = nil
+	if p.Scheduler.IsShared() {
+		w.shared = f.newShared(p, w.settings, w)
+	}
+	if had != nil {
+		had.retire(w.queue())
+	}
+}
+
+// end lets go of a pool that the catalogue names no more.
 func (w *watched) end() {
-	w.scheduler.Close()
+	w.close()
 	if w.stop != nil {
 		w.stop()
 	}
 }
 
-func (f *Fleet) newPool(name string, settings catalogue.Scheduler) *watched {
-	s := scheduler.New(settings.Config.Divided(f.replicas), time.Now)
-	return &watched{
-		scheduler: s, settings: settings,
-		watcher: pool.New(f.log.With("pool", name), pool.Config{}, s),
+// close refuses what waits, and whatever comes later.
+func (w *watched) close() {
+	w.scheduler.Close()
+	if w.shared != nil {
+		w.shared.close()
 	}
+}
+
+func (f *Fleet) newPool(p *catalogue.Pool, settings catalogue.Scheduler) *watched {
+	w := &watched{scheduler: scheduler.New(settings.Config.Divided(f.replicas), time.Now), settings: settings, pool: p}
+	w.feed.Embedded = w.scheduler
+	w.watcher = pool.New(f.log.With("pool", p.Name), pool.Config{}, &w.feed)
+	f.share(w, p)
+	return w
 }

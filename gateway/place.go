@@ -31,6 +31,9 @@ func (f *Fleet) place(w *pool.Pool, p *catalogue.Pool, stale time.Duration) {
 		built.MetricsURL = found.MetricsURL
 		return built
 	})
+	if p.Scheduler.Kind == catalogue.KindLLMDHTTP {
+		return // they are gateways: what their /health and /metrics say is some engine's
+	}
 	listed := make([]pool.Endpoint, len(p.Endpoints))
 	for i, e := range p.Endpoints {
 		listed[i] = f.endpoint(p.Endpoint(e.ID))
@@ -100,8 +103,9 @@ func sourceOf(p *catalogue.Pool) pool.Source {
 // clients are the probes' clients: one that is asked for again keeps the
 // connections that it has.
 type clients struct {
-	mu  sync.Mutex
-	all map[trust]*http.Client
+	mu     sync.Mutex
+	all    map[trust]*http.Client
+	system *http.Client // trusts what the system does
 }
 
 // get returns the one that trusts so; nil, the pool's own, where that is what

@@ -6,13 +6,18 @@ import (
 	"weir/gateway/catalogue"
 )
 
-// bodyFor is what to send to an endpoint: the lease's body and, where the
+// bodyFor is what to send to an endpoint: the lease's body, in which a scheduler
+// of another process may have changed what is its own to change, and, where the
 // pool's document wants that, the priority.
 func (x *exchange) bodyFor(e *catalogue.Endpoint) []byte {
-	if !x.tellPriority {
-		return x.lease.Body()
+	body := x.lease.Body()
+	if x.pool.Scheduler.IsShared() {
+		body = assert(x.body, body)
 	}
-	return withPriority(x.lease.Body(), e.AllLabels()[catalogue.LabelEngine], x.priority)
+	if !x.tellPriority {
+		return body
+	}
+	return withPriority(body, e.AllLabels()[catalogue.LabelEngine], x.priority)
 }
 
 // withPriority is the JSON object body with the priority in front, with the

@@ -146,10 +146,11 @@ func (x *exchange) takeRoute(snap *catalogue.Snapshot) *Error {
 	}
 	x.pool, _ = snap.Pool(r.Pool)
 	x.tellPriority = snap.Scheduler(r.Pool).PropagatePriority
-	var ok bool
-	if x.queue, ok = x.g.deps.Pools.Scheduler(r.Pool); !ok {
+	queue, ok := x.g.deps.Pools.Scheduler(r.Pool)
+	if !ok {
 		return &Error{Cause: NoEndpoint, Err: fmt.Errorf("pool %s has no scheduler yet", r.Pool)}
 	}
+	x.queue = queueFor(queue, x.call.Principal.Plan)
 	return nil
 }
 

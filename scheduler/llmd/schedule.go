@@ -29,7 +29,7 @@ func isLost(err error) bool {
 // Schedule waits in the picker's queue. A picker that dies with the request
 // loses it: within Patience it is sent again, at the head of its flow where the
 // picker is a `weir scheduler`. Then, or when none answers, the reason is
-// NoEndpoints, and Elsewhere tells whether to ask another.
+// NoEndpoints, and Undecided tells that nobody decided.
 func (c *Client) Schedule(ctx context.Context, r scheduler.Request) (scheduler.Lease, error) {
 	if ctx.Err() != nil {
 		return nil, c.refused(&scheduler.Refusal{Reason: scheduler.Cancelled, Err: context.Cause(ctx)}, &r)

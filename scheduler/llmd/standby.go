@@ -17,6 +17,10 @@ import (
 // ErrNoScheduler is why nobody schedules: none of a pool's schedulers answers.
 var ErrNoScheduler = errors.New("no scheduler of the pool answers")
 
+// Undecided reports whether a request that Schedule refused with err met no
+// scheduler that decided: none answers, or the one that was asked went away.
+func Undecided(err error) bool { return errors.Is(err, ErrNoScheduler) || isLost(err) }
+
 // StandbyConfig sets a Standby. Zero fields but EPPs take the default that is
 // named with them.
 type StandbyConfig struct {
