@@ -17,13 +17,13 @@ var (
 )
 
 const (
-	maxDestinations  = 16
-	maxDestination   = 256
-	maxHeaderValue   = 1 << 10
-	maxHeaders       = 256
-	bodyGrowth       = 1 << 20 // how much longer than what was sent a body may come back
-	emptyPieces      = 1 << 10 // pieces that carry next to nothing
-	usefulPieceBytes = 1 << 10
+	maxDestinations = 16
+	maxDestination  = 256
+	maxHeaderValue  = 1 << 10
+	maxHeaders      = 256
+	bodyGrowth      = 1 << 20 // how much longer than what was sent a body may come back
+	fewMessages     = 1 << 10 // that carry next to nothing
+	usefulBytes     = 1 << 10 // in each of the rest
 )
 
 // Answer collects what a picker decides of one request. Its memory is bounded
@@ -35,7 +35,7 @@ type Answer struct {
 	sent    []byte // what the picker was given
 	same    int    // so many bytes of what came are those of sent
 	changed []byte // what came, once it differs
-	pieces  int
+	taken   int // messages
 	decided bool
 	done    bool
 }
@@ -60,6 +60,9 @@ func (a *Answer) Body() []byte {
 
 // Take reads one message of the request phase that is no refusal.
 func (a *Answer) Take(m *extprocv3.ProcessingResponse) error {
+	if a.taken++; a.taken > fewMessages+(len(a.sent)+bodyGrowth)/usefulBytes {
+		return fmt.Errorf("%w: %d messages", ErrTooMuch, a.taken)
+	}
 	switch part := m.GetResponse().(type) {
 	case *extprocv3.ProcessingResponse_RequestHeaders:
 		if a.decided {
@@ -112,10 +115,8 @@ func (a *Answer) piece(p *extprocv3.StreamedBodyResponse) error {
 		return nil
 	}
 	body := p.GetBody()
-	a.pieces++
-	limit := len(a.sent) + bodyGrowth
-	if max(a.same, len(a.changed))+len(body) > limit || a.pieces > emptyPieces+limit/usefulPieceBytes {
-		return fmt.Errorf("%w: a body of more than %d bytes or too many pieces", ErrTooMuch, limit)
+	if limit := len(a.sent) + bodyGrowth; max(a.same, len(a.changed))+len(body) > limit {
+		return fmt.Errorf("%w: a body of more than %d bytes", ErrTooMuch, limit)
 	}
 	if a.changed == nil && bytes.HasPrefix(a.sent[a.same:], body) {
 		a.same += len(body)

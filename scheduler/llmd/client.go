@@ -14,6 +14,7 @@
 package llmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -27,11 +28,12 @@ import (
 )
 
 const (
-	noWait       = 100 * time.Millisecond // for the decision on a request that doesn't want to wait
-	maxWait      = 10 * time.Minute       // for any answer; no queue's limit is longer
-	drainTime    = 5 * time.Second        // for a picker to close the stream of an ended exchange
-	firstBackoff = 50 * time.Millisecond
-	maxBackoff   = time.Second
+	noWait        = 100 * time.Millisecond // for the decision on a request that doesn't want to wait
+	usualPatience = 10 * time.Second
+	maxWait       = 10 * time.Minute // for any answer; no queue's limit is longer
+	drainTime     = 5 * time.Second  // for a picker to close the stream of an ended exchange
+	firstBackoff  = 50 * time.Millisecond
+	maxBackoff    = time.Second
 )
 
 var (
@@ -51,7 +53,7 @@ type Config struct {
 	Objectives map[int]string                                 // a band's priority -> its InferenceObjective
 	Allowed    func(hostport string) (scheduler.Target, bool) // the pool's endpoint at a destination
 	Own        bool                                           // the picker is a `weir scheduler`
-	Patience   time.Duration                                  // how long a request is sent again whose picker goes away; 0: not again
+	Patience   time.Duration                                  // how long a request is sent again whose picker goes away; 0: ten seconds, negative: not again
 	Now        func() time.Time
 }
 
@@ -76,6 +78,7 @@ func New(log *slog.Logger, cfg Config) *Client {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	cfg.Patience = cmp.Or(cfg.Patience, usualPatience)
 	c := &Client{log: log.With("pool", cfg.Pool), cfg: cfg, sessions: newSessions(), pace: newPace()}
 	c.closing, c.close = context.WithCancel(context.Background())
 	return c

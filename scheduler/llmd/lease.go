@@ -35,7 +35,7 @@ type lease struct {
 	body    []byte
 	out     outbox
 	writing bool
-	drain   *time.Timer // until the picker must have closed; nil before the end was sent
+	drain   *time.Timer // until the picker must have closed; nil before the end
 	gone    bool        // the stream is over: there is nobody to tell
 	ended   bool
 	taken   bool // evicted is closed

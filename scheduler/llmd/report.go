@@ -131,6 +131,7 @@ func (l *lease) End(outcome scheduler.Outcome) {
 		l.cancel()
 		return
 	}
+	l.drain = time.AfterFunc(drainTime, l.cancel) // for a picker that doesn't listen, or doesn't close
 	l.write()
 }
 
@@ -250,11 +251,6 @@ func (l *lease) sendBodies(full outboxBuffer) error {
 // sendEnd completes the exchange. A stream that broke off has no end of its
 // own: closing without one tells a picker that it failed.
 func (l *lease) sendEnd(o scheduler.Outcome, broken, dropped bool) error {
-	l.mu.Lock()
-	if !l.gone {
-		l.drain = time.AfterFunc(drainTime, l.cancel) // for a picker that doesn't close
-	}
-	l.mu.Unlock()
 	if l.client.cfg.Own || !broken {
 		if dropped && !l.client.cfg.Own {
 			if err := l.sendBody(usage(o, l.streams), false); err != nil {

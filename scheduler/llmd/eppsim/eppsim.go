@@ -60,6 +60,7 @@ type item struct {
 	refusal  *extprocv3.ImmediateResponse
 	evict    chan struct{} // closed to take the place back
 	evicting bool
+	waited   time.Duration
 }
 
 // New makes a server without endpoints.
@@ -127,6 +128,7 @@ func (s *Server) schedule(ctx context.Context, x *Exchange) *item {
 		band: s.cfg.Objectives[x.Headers[extproc.Objective]], flow: x.Headers[extproc.FairnessID], token: x.Headers[extproc.SessionToken],
 		ready: make(chan struct{}), evict: make(chan struct{}),
 	}
+	began := time.Now()
 	s.enqueue(it)
 	var over <-chan time.Time
 	if s.cfg.TTL > 0 {
@@ -136,6 +138,7 @@ func (s *Server) schedule(ctx context.Context, x *Exchange) *item {
 	}
 	select {
 	case <-it.ready:
+		it.waited = time.Since(began)
 		return it
 	case <-over:
 		if s.leave(it) {

@@ -259,7 +259,7 @@ func (s *Server) follow(stream Stream, x *Exchange, it *item, m *extprocv3.Proce
 			return err
 		}
 		s.note(func() { x.Response = headers })
-		set := [][2]string{{"x-went-into-resp-headers", "true"}, {extproc.QueueMilliseconds, "1"}}
+		set := [][2]string{{"x-went-into-resp-headers", "true"}, {extproc.QueueMilliseconds, strconv.FormatInt(it.waited.Milliseconds(), 10)}}
 		if s.cfg.SessionTokens {
 			set = append(set, [2]string{extproc.SessionToken, token(it.at)})
 		}
