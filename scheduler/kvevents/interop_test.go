@@ -36,6 +36,7 @@ for number, line in enumerate(sys.stdin):
     history.append((number, payload))
     if not line.startswith("-"):
         pub.send_multipart((b"kv@pod@m", number.to_bytes(8, "big"), payload))
+    print("done", flush=True)
 `
 
 func TestAPublisherOfLibzmqIsFollowed(t *testing.T) {
@@ -57,12 +58,16 @@ func TestAPublisherOfLibzmqIsFollowed(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
 	var events, replay int
-	if _, err := fmt.Fscan(bufio.NewReader(out), &events, &replay); err != nil {
+	said := bufio.NewReader(out)
+	if _, err := fmt.Fscanln(said, &events, &replay); err != nil {
 		t.Fatal(err)
 	}
 	at := func(port int) net.Listener { return fixed{port: port} }
 	say := func(prefix string, payload []byte) {
 		_, _ = io.WriteString(in, prefix+hex.EncodeToString(payload)+"\n")
+		if line, err := said.ReadString('\n'); line != "done\n" {
+			t.Fatalf("the publisher says %q: %v", line, err)
+		}
 	}
 	say("-", batch(t, 0, 2)) // before anybody follows
 	r := follow(t, kvevents.Source{Events: to(at(events)), Replay: to(at(replay))})
