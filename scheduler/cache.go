@@ -99,6 +99,9 @@ type PreciseCache struct {
 	// Speculative is for how long a prompt counts as cached where it was sent,
 	// before the engine says so; 0: not at all.
 	Speculative time.Duration
+	// TokenTimeout is how long who sends a request may take to find out its
+	// Tokens; 0: they aren't.
+	TokenTimeout time.Duration
 }
 
 func (c PreciseCache) withDefaults() PreciseCache {

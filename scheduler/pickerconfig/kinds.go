@@ -176,6 +176,8 @@ func producerKinds() []*kind {
 	return []*kind{
 		{name: prefixProducer, role: producer, auto: true, params: approxPrefix},
 		{name: loadProducer, role: producer, auto: true, params: inflightLoad},
+		{name: tokenProducer, role: producer | builtIn, params: tokens, note: "for precise-prefix-cache-producer; where it is late, approx-prefix-cache-producer decides"},
+		{name: preciseProducer, role: producer | builtIn, params: precise, note: "follows the endpoints that have kv_events; of the others, approx-prefix-cache-producer"},
 	}
 }
 

@@ -74,6 +74,7 @@ type plugin struct {
 	scorer         scheduler.Scorer
 	picker         scheduler.Picker
 	prefix         scheduler.PrefixCache
+	precise        scheduler.PreciseCache
 	session        scheduler.SessionAffinity
 	split          splitting
 	decider        scheduler.Decider

@@ -53,10 +53,12 @@ func (d *document) first(kind string) *plugin {
 // picking is how endpoints are picked.
 func (d *document) picking() scheduler.Profile {
 	answer, prefill, decides := d.stages()
+	follow := d.follow()
 	out := d.profile(answer)
 	if p := d.first(prefixProducer); p != nil {
 		out.Prefix = p.prefix
 	}
+	out.Precise = follow
 	if prefill != nil && decides != nil {
 		out.Split = &scheduler.Split{Prefill: d.profile(prefill), Decider: decides.decider}
 		if by := decides.decider; by.Kind == scheduler.PrefixDecider && by.NonCachedTokens == 0 {
