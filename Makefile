@@ -94,9 +94,10 @@ bench-responses: build ## measure a turn of a chain beside the Chat request that
 	go run ./bench -weir .bin/weir -chains -o docs/responses.md $(BENCH)
 
 .PHONY: bench-scheduling
-bench-scheduling: build ## measure the scheduler in virtual time, and agents through the gateway; writes docs/scheduling.md (TRACES=folder)
+bench-scheduling: build ## measure the scheduler in virtual time, agents through the gateway, and bands at a real model that is installed; writes docs/scheduling.md (TRACES=folder)
 	go run ./bench/replay -o docs/scheduling.md -traces $(or $(TRACES),../shared/traces)
 	go run ./bench -weir .bin/weir -agents 3000 -o docs/scheduling.md
+	go run ./bench -weir .bin/weir -isolation-real .cache/realmodel -o docs/scheduling.md
 
 .PHONY: bench-billing
 bench-billing: redis ## measure settling, admission and races for money; writes docs/billing.md

@@ -42,6 +42,7 @@ func TestRealModel(t *testing.T) {
 	}
 	theGrammarHolds(t, d)
 	leavingStopsTheEngine(t, d, engine)
+	theTopBandPassesAFlood(t, engine)
 }
 
 // With neither registry, what is printed names both ways, and nothing is left
@@ -57,6 +58,21 @@ func TestARealModelThatNobodyGivesIsAClearError(t *testing.T) {
 		t.Errorf("%v:\n%s", err, out)
 	}
 	if left, _ := filepath.Glob(filepath.Join(folder, "*-*")); len(left) > 0 {
+		t.Errorf("%v were left", left)
+	}
+}
+
+// Who asks only for what is installed gets no installation of several minutes.
+func TestARealModelThatIsNotThereIsNotInstalledUnasked(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "bash", realInstaller, folder)
+	cmd.Env = append(os.Environ(), "WEIR_REALMODEL_SOURCE=installed")
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "nothing is installed in "+folder) {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	if left, _ := filepath.Glob(filepath.Join(folder, "*")); len(left) > 0 {
 		t.Errorf("%v were left", left)
 	}
 }

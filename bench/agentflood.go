@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,15 +22,27 @@ import (
 const (
 	floodPlaces = 64                    // requests at once at the engine
 	floodStep   = 40 * time.Millisecond // between two tokens
-	floodAnswer = 32                    // tokens
-	floodPrompt = 128                   // bytes, about
 	floodAlone  = 15 * time.Second      // the top band alone
 	floodLasts  = 10 * time.Second      // five times the capacity comes for so long
 	floodSettle = 3 * time.Second       // before anything counts
 )
 
-// floodCatalogue leaves a fifteenth of the engine to the top band.
-func floodCatalogue(engine string) string {
+// floodPool is an engine that two bands share, and the requests of both.
+type floodPool struct {
+	engine, model string
+	places        int     // that the gateway fills
+	ceiling       float64 // part of them that the low band may fill
+	prompt        int     // words
+	answer        int     // tokens, in the mean; each has from half of it to half more
+	even          bool    // all answers have as many
+}
+
+// simulated leaves a fifteenth of the engine to the top band.
+func simulated() floodPool {
+	return floodPool{engine: "vllm", model: "sim", places: floodPlaces, ceiling: .93, prompt: 20, answer: 32, even: true}
+}
+
+func (p floodPool) catalogue(url string) string {
 	return fmt.Sprintf(`apiVersion: weir/v1
 bands:
   - {name: top, priority: 10}
@@ -42,38 +53,51 @@ plans:
 pools:
   - name: engine
     scheduler:
-      apiVersion: llm-d.ai/v1
-      kind: EndpointPickerConfig
-      featureGates: [flowControl]
-      plugins:
-        - {type: concurrency-detector, parameters: {maxConcurrency: %d}}
-        - {type: priority-holdback-policy, parameters: {minCeiling: 0.93}}
-        - {type: round-robin-fairness-policy}
-        - {type: queue-scorer}
-        - {type: max-score-picker}
-      schedulingProfiles:
-        - name: default
-          plugins: [{pluginRef: queue-scorer}, {pluginRef: max-score-picker}]
-      flowControl:
-        defaultRequestTTL: 10m
-        saturationDetector: {pluginRef: concurrency-detector}
-        usageLimitPolicyPluginRef: priority-holdback-policy
-        priorityBands:
-          - {priority: 10, fairnessPolicyRef: round-robin-fairness-policy}
-          - {priority: 0, fairnessPolicyRef: round-robin-fairness-policy, weirMaxFlowRequests: 5000}
-    endpoints: [{id: engine, url: "%s", engine: vllm}]
+%s    endpoints: [{id: engine, url: "%s", engine: %s}]
 models:
-  - {name: sim, operations: [chat], context_length: 32768, routes: [{pool: engine}]}
+  - {name: %[4]s, operations: [chat], context_length: 8192, routes: [{pool: engine}]}
 prices:
-  - {model: sim, input: "0.10", cached_input: "0.02", output: "0.40"}
-`, floodPlaces, engine)
+  - {model: %[4]s, input: "0.10", cached_input: "0.02", output: "0.40"}
+`, indented(p.document()), url, p.engine, p.model)
+}
+
+// document is how the pool is scheduled.
+func (p floodPool) document() string {
+	return fmt.Sprintf(`apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+  - {type: concurrency-detector, parameters: {maxConcurrency: %d}}
+  - {type: priority-holdback-policy, parameters: {minCeiling: %g}}
+  - {type: round-robin-fairness-policy}
+  - {type: queue-scorer}
+  - {type: max-score-picker}
+schedulingProfiles:
+  - name: default
+    plugins: [{pluginRef: queue-scorer}, {pluginRef: max-score-picker}]
+flowControl:
+  defaultRequestTTL: 10m
+  saturationDetector: {pluginRef: concurrency-detector}
+  usageLimitPolicyPluginRef: priority-holdback-policy
+  priorityBands:
+    - {priority: 10, fairnessPolicyRef: round-robin-fairness-policy}
+    - {priority: 0, fairnessPolicyRef: round-robin-fairness-policy, weirMaxFlowRequests: 5000}
+`, p.places, p.ceiling)
+}
+
+func indented(document string) string {
+	var w strings.Builder
+	for line := range strings.Lines(document) {
+		w.WriteString("      " + line)
+	}
+	return w.String()
 }
 
 // paced is how one stream came.
 type paced struct {
-	band  string
-	first time.Duration
-	gaps  []time.Duration // between two tokens
+	due, ended time.Time
+	first      time.Duration   // from due
+	gaps       []time.Duration // between two tokens
 }
 
 // floodedRun is what the top band felt.
@@ -86,11 +110,14 @@ type floodedRun struct {
 }
 
 // floodOnce is one request of a real stream.
-func (c *client) floodOnce(ctx context.Context, t *target, band string, due time.Time, n int) (paced, error) {
-	out := paced{band: band}
-	rnd := rand.New(rand.NewPCG(uint64(n), 7))
-	prompt := string(appendNoise(nil, rnd, floodPrompt))
-	body := fmt.Sprintf(`{"model":"sim","stream":true,"stream_options":{"include_usage":true},"max_tokens":%d,"ignore_eos":true,"messages":[{"role":"user","content":"%s"}]}`, floodAnswer, prompt)
+func (c *client) floodOnce(ctx context.Context, t *target, p floodPool, due time.Time, n uint64) (paced, error) {
+	out := paced{due: due}
+	rnd := rand.New(rand.NewPCG(n, 7))
+	prompt, tokens := words(rnd, p.prompt), p.answer
+	if !p.even {
+		tokens = tokens/2 + rnd.IntN(tokens+1) // else answers end in waves
+	}
+	body := fmt.Sprintf(`{"model":%q,"stream":true,"stream_options":{"include_usage":true},"max_tokens":%d,"ignore_eos":true,"messages":[{"role":"user","content":"%s"}]}`, p.model, tokens, prompt)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url+"/v1/chat/completions", strings.NewReader(body))
 	if err != nil {
 		return out, err
@@ -130,12 +157,23 @@ func (c *client) floodOnce(ctx context.Context, t *target, band string, due time
 	if !bytes.HasSuffix(bytes.TrimSpace(answer), []byte("data: [DONE]")) || last.IsZero() {
 		return out, fmt.Errorf("a stream without content or end: %.300q", answer)
 	}
+	out.ended = time.Now()
 	return out, nil
 }
 
+// words is a prompt of words that are a token each for most models.
+func words(rnd *rand.Rand, n int) string {
+	some := strings.Fields("river water stone gate bridge flood summer winter light house road field garden letter window mountain")
+	out := make([]string, n)
+	for i := range out {
+		out[i] = some[rnd.IntN(len(some))]
+	}
+	return strings.Join(out, " ")
+}
+
 // offer sends requests at random times at a mean rate until the time is over,
-// and returns when all have ended.
-func (c *client) offer(ctx context.Context, t *target, band string, perSecond float64, lasts time.Duration, seed uint64, done *atomic.Int64) ([]paced, int, error) {
+// and returns when all have ended: with how they came and how many were sent.
+func (c *client) offer(ctx context.Context, t *target, p floodPool, perSecond float64, lasts time.Duration, seed uint64) ([]paced, int, error) {
 	rnd := rand.New(rand.NewPCG(seed, 8))
 	var mu sync.Mutex
 	var all []paced
@@ -149,40 +187,46 @@ func (c *client) offer(ctx context.Context, t *target, band string, perSecond fl
 		if err := pause(ctx, time.Until(due)); err != nil {
 			break
 		}
-		at, number := due, int(seed)<<20+n
+		at, number := due, seed<<20+uint64(n)
 		g.Go(func() error {
-			p, err := c.floodOnce(ctx, t, band, at, number)
-			if err != nil {
-				return err
+			one, err := c.floodOnce(ctx, t, p, at, number)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				all = append(all, one)
 			}
-			if done != nil {
-				done.Add(1)
-			}
-			if at.Sub(began) >= floodSettle {
-				mu.Lock()
-				all = append(all, p)
-				mu.Unlock()
-			}
-			return nil
+			return err
 		})
 	}
-	return all, n, g.Wait()
+	err := g.Wait()
+	return all, n, err
+}
+
+// settled are those that came once their phase had settled, and before it was
+// over.
+func settled(all []paced, began time.Time, settle, lasts time.Duration) []paced {
+	return slices.DeleteFunc(all, func(p paced) bool {
+		at := p.due.Sub(began)
+		return at < settle || at > lasts
+	})
 }
 
 // flood measures the top band alone and then with the low one below it, whose
 // requests all wait or run while the top one's come.
 func (b *bench) flood(ctx context.Context, top, low *target, engine string) (out floodedRun, err error) {
-	answer := floodAnswer*floodStep + 50*time.Millisecond
+	pool := simulated()
+	answer := time.Duration(pool.answer)*floodStep + 50*time.Millisecond
 	out.capacity = floodPlaces / answer.Seconds()
-	if out.alone, _, err = b.client.offer(ctx, top, "top", .3*out.capacity, floodAlone+floodSettle, 21, nil); err != nil {
+	began := time.Now()
+	if out.alone, _, err = b.client.offer(ctx, top, pool, .3*out.capacity, floodAlone+floodSettle, 21); err != nil {
 		return out, err
 	}
-	var finished atomic.Int64
+	out.alone = settled(out.alone, began, floodSettle, floodAlone+floodSettle)
 	g, gctx := errgroup.WithContext(ctx)
-	began := time.Now()
-	g.Go(func() (err error) {
-		_, out.offered, err = b.client.offer(gctx, low, "low", 5*out.capacity, floodLasts, 22, &finished)
-		out.took = time.Since(began)
+	began = time.Now()
+	g.Go(func() error {
+		done, offered, err := b.client.offer(gctx, low, pool, 5*out.capacity, floodLasts, 22)
+		out.finished, out.offered, out.took = len(done), offered, time.Since(began)
 		return err
 	})
 	g.Go(func() (err error) {
@@ -190,14 +234,13 @@ func (b *bench) flood(ctx context.Context, top, low *target, engine string) (out
 		defer done()
 		busy := make(chan float64, 1)
 		go func() { busy <- running(within, engine) }()
-		out.loud, _, err = b.client.offer(gctx, top, "top", .3*out.capacity, 5*floodLasts, 23, nil)
+		out.loud, _, err = b.client.offer(gctx, top, pool, .3*out.capacity, 5*floodLasts, 23)
+		out.loud = settled(out.loud, began, floodSettle, 5*floodLasts)
 		done()
 		out.busy = <-busy / floodPlaces
 		return err
 	})
-	err = g.Wait()
-	out.finished = int(finished.Load())
-	return out, err
+	return out, g.Wait()
 }
 
 // running is the mean of what runs at the engine by its own word, until ctx

@@ -100,23 +100,32 @@ func (b *bench) floods(ctx context.Context, o options, r *agentReport) error {
 	if err := engine.ready(ctx, answers("http://"+addr+"/health")); err != nil {
 		return err
 	}
-	in, err := b.installIn(ctx, o.weir, "flood", r.pgPID, floodCatalogue("http://"+addr))
+	in, err := b.installIn(ctx, o.weir, "flood", r.pgPID, simulated().catalogue("http://"+addr))
 	if err != nil {
 		return err
 	}
+	top, low, err := b.floodTenants(ctx, in)
+	if err != nil {
+		return err
+	}
+	b.say("a flood below a band, on a real clock")
+	r.flood, err = b.flood(ctx, top, low, "http://"+addr)
+	return err
+}
+
+// floodTenants starts a gateway that has a tenant in each of the two bands.
+func (b *bench) floodTenants(ctx context.Context, in *installation) (top, low *target, err error) {
 	keys := map[string]string{}
 	for _, plan := range []string{"top", "low"} {
 		if _, keys[plan], err = in.tenant(ctx, plan, plan); err != nil {
-			return err
+			return nil, nil, err
 		}
 	}
-	if err := b.serve(ctx, in, "weir", nil); err != nil {
-		return err
+	t, err := b.launch(ctx, in, "weir", nil)
+	if err != nil {
+		return nil, nil, err
 	}
-	at := *b.targets[len(b.targets)-1]
-	top, low := at, at
-	top.key, low.key = keys["top"], keys["low"]
-	b.say("a flood below a band, on a real clock")
-	r.flood, err = b.flood(ctx, &top, &low, "http://"+addr)
-	return err
+	upper, lower := *t, *t
+	upper.key, lower.key = keys["top"], keys["low"]
+	return &upper, &lower, nil
 }

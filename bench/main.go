@@ -42,6 +42,7 @@ type options struct {
 	peerPID  int
 	agents   int
 	turns    int
+	real     string
 	chains   bool
 	profile  time.Duration
 	keep     string
@@ -107,6 +108,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	flags.IntVar(&o.peerPID, "peer-pid", 0, "its process, whose tree is measured")
 	flags.IntVar(&o.agents, "agents", 0, "measure so many agents at once through weir, and the isolation of bands on a real clock, instead of the tables")
 	flags.IntVar(&o.turns, "turns", 20, "with -agents: turns of each session")
+	flags.StringVar(&o.real, "isolation-real", "", "folder in which deploy/realmodel/install.sh installed a model: measure the isolation of bands at it instead of the tables; without one there it is left out")
 	flags.BoolVar(&o.chains, "chains", false, "measure a turn of chains of responses beside the Chat requests that say the same, instead of the tables")
 	flags.DurationVar(&o.profile, "profile", 0, "profile the gateway for so long under each of three loads and say where its CPU goes, by stage, instead of the tables")
 	flags.StringVar(&o.keep, "keep", "", "with -profile: folder that takes the profiles")
@@ -121,6 +123,9 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	}
 	if o.agents > 0 {
 		return o.runAgents(ctx, args, stdout, stderr)
+	}
+	if o.real != "" {
+		return o.runReal(ctx, args, stdout, stderr)
 	}
 	if o.chains {
 		return o.runChains(ctx, args, stdout, stderr)

