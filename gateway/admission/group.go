@@ -8,6 +8,7 @@ type group struct {
 	// local are the nodes as this replica has charged them, its share of their
 	// limits; nil: Redis has charged the request.
 	local     []Node
+	lent      int             // where local is set: as which of the arrears it was noted
 	by        [][meters]int64 // at release, by node: what the meters change by in Redis
 	intent    *Intent
 	journaled bool // the intent is in this replica's journal
@@ -21,14 +22,11 @@ func groupOf(r *Request) (group, error) {
 // empty reports whether there is nothing to ask or to keep.
 func (g *group) empty() bool { return len(g.nodes) == 0 && g.intent == nil }
 
-// corrected is the group with what a release tells Redis: nothing of tokens
-// that it has not charged.
+// corrected is the group with what a release tells Redis of tokens.
 func (g group) corrected(estimate, used Counts) group {
 	g.by = make([][meters]int64, len(g.nodes))
-	if g.local == nil {
-		for i := range g.nodes {
-			g.by[i] = g.nodes[i].corrections(estimate, used)
-		}
+	for i := range g.nodes {
+		g.by[i] = g.nodes[i].corrections(estimate, used)
 	}
 	return g
 }
@@ -45,13 +43,15 @@ func (g group) ended() group {
 func (g *group) keys() []string {
 	keys := make([]string, 0, 2*len(g.nodes)+1)
 	for i := range g.nodes {
-		keys = append(keys, "weir:{"+g.tenant+"}:spent:"+g.nodes[i].ID, g.liveKey(&g.nodes[i]))
+		keys = append(keys, ratesKey(g.tenant, g.nodes[i].ID), g.liveKey(&g.nodes[i]))
 	}
 	if g.intent != nil {
 		keys = append(keys, intentsKey(g.tenant, g.intent.Replica))
 	}
 	return keys
 }
+
+func ratesKey(tenant, node string) string { return "weir:{" + tenant + "}:spent:" + node }
 
 func (g *group) liveKey(n *Node) string { return "weir:{" + g.tenant + "}:live:" + n.ID }
 

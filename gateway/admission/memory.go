@@ -56,7 +56,7 @@ func NewMemory(cfg MemoryConfig) *Memory {
 // Admit implements Store. Its errors are ErrFull and ErrNodes, and those of a
 // journal that can't be written.
 func (m *Memory) Admit(_ context.Context, r *Request) (Verdict, error) {
-	v, err := m.charge(r.ID, r.Nodes, r.Estimate)
+	v, err := m.charge(r, r.Nodes)
 	if err != nil || !v.Admitted || r.Intent == nil || m.journal == nil {
 		return v, err
 	}
@@ -68,7 +68,7 @@ func (m *Memory) Admit(_ context.Context, r *Request) (Verdict, error) {
 }
 
 // charge asks all nodes, and charges all if none refuses.
-func (m *Memory) charge(id string, nodes []Node, estimate Counts) (Verdict, error) {
+func (m *Memory) charge(r *Request, nodes []Node) (Verdict, error) {
 	nodes, err := limited(nodes)
 	if err != nil || len(nodes) == 0 {
 		return Verdict{Admitted: err == nil}, err
@@ -79,17 +79,17 @@ func (m *Memory) charge(id string, nodes []Node, estimate Counts) (Verdict, erro
 
 	var states [MaxNodes]*state
 	for i := range nodes {
-		if states[i], err = m.shard(nodes[i].ID).state(nodes[i].ID, now); err != nil {
+		if states[i], err = m.shard(nodes[i].ID).state(nodes[i].ID, r.Tenant, now); err != nil {
 			return Verdict{}, err
 		}
 	}
 	v := Verdict{Admitted: true}
 	for i := range nodes {
-		v.refuse(&nodes[i], states[i], id, estimate, now)
+		v.refuse(&nodes[i], states[i], r.ID, r.Estimate, now)
 	}
 	for i := range nodes {
 		if v.Admitted {
-			states[i].charge(&nodes[i], id, estimate, now, now+m.hold.Microseconds())
+			states[i].charge(&nodes[i], r.ID, r.Estimate, now, now+m.hold.Microseconds())
 		}
 		v.describe(&nodes[i], states[i].ahead(now))
 	}
@@ -137,15 +137,18 @@ func (m *Memory) Look(_ context.Context, _ string, nodes []Node) ([]Standing, er
 }
 
 // adopt charges a request that was admitted elsewhere, without asking the limits:
-// should this store have to judge, it knows what is spent. A node that no longer
-// fits is left out.
-func (m *Memory) adopt(requestID string, nodes []Node, estimate Counts) {
+// should this store have to judge, it knows what is spent. ahead is how far the
+// meters are there now. A node that no longer fits is left out.
+func (m *Memory) adopt(r *Request, nodes []Node, ahead []int64) {
 	now := m.now().UnixMicro()
 	locked := m.lock(nodes)
 	defer m.unlock(locked)
 	for i := range nodes {
-		if s, err := m.shard(nodes[i].ID).state(nodes[i].ID, now); err == nil {
-			s.charge(&nodes[i], requestID, estimate, now, now+m.hold.Microseconds())
+		if s, err := m.shard(nodes[i].ID).state(nodes[i].ID, r.Tenant, now); err == nil {
+			s.charge(&nodes[i], r.ID, r.Estimate, now, now+m.hold.Microseconds())
+			for m := range s.told {
+				s.told[m] = now + ahead[meters*i+m]
+			}
 		}
 	}
 }

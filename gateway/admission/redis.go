@@ -3,6 +3,7 @@ package admission
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	_ "embed"
 	"log/slog"
 	"sync"
@@ -59,9 +60,11 @@ func (c RedisConfig) withDefaults() RedisConfig {
 }
 
 // Redis is the Store that replicas share. An admission is one script, one
-// round trip, which admissions that come at the same time share. While Redis is away each replica admits its share in process,
-// counting what it holds already, and Healthy is false; when Redis is back the
-// live slots are added again before it decides again.
+// round trip, which admissions that come at the same time share. While Redis is
+// away each replica admits its share in process, counting what it holds already,
+// and Healthy is false; when Redis is back, what was admitted meanwhile and the
+// live slots are added before it decides again; if it comes back empty, what this
+// replica had told it before as well.
 //
 // A request whose answer from Redis comes too late may be charged in both
 // places: the fault is on the side of the limit.
@@ -83,6 +86,13 @@ type Redis struct {
 	fell     chan struct{} // wakes Run when Redis is lost
 
 	mu       sync.Mutex
+	name     string   // of this store, for Redis to count what it carries
+	life     string   // names the data that Redis had at the last renewal
+	recalls  int      // of what a Redis that lost its data had been told; only Run counts them
+	number   int      // of the arrears that are open
+	arrears  arrears  // admitted here, and not told to Redis
+	carrying *carried // on its way to Redis
+
 	held     map[string]group // live requests, renewed until they are released
 	released map[string]group // told to Redis with the next admission, or soon
 	telling  map[string]bool  // releases on their way; true: a renewal may have put the request back
@@ -109,6 +119,10 @@ func NewRedis(log *slog.Logger, client redis.UniversalClient, cfg RedisConfig) *
 		local:  NewMemory(MemoryConfig{Now: cfg.Now}),
 		fell:   make(chan struct{}, 1),
 		held:   map[string]group{},
+
+		name:    rand.Text(),
+		number:  1,
+		arrears: arrears{},
 
 		released: map[string]group{},
 		telling:  map[string]bool{},
@@ -148,13 +162,14 @@ func (r *Redis) Admit(ctx context.Context, req *Request) (Verdict, error) {
 // decide asks Redis or, while that is lost, the store in process.
 func (r *Redis) decide(ctx context.Context, req *Request, g *group, again bool) (Verdict, error) {
 	if !r.lost.Load() {
-		v, err := r.ask(ctx, req, g)
+		answer, err := r.ask(ctx, req, g)
 		if err != nil && ctx.Err() == nil && !r.lost.Load() {
-			v, err = r.ask(ctx, req, g) // one slow answer must not admit more than there is: it is charged once
+			answer, err = r.ask(ctx, req, g) // one slow answer must not admit more than there is: it is charged once
 		}
 		if err == nil {
+			v := verdict(g.nodes, answer)
 			if v.Admitted {
-				r.local.adopt(req.ID, g.nodes, req.Estimate)
+				r.local.adopt(req, g.nodes, answer[3:])
 			}
 			return v, nil
 		}
@@ -168,20 +183,23 @@ func (r *Redis) decide(ctx context.Context, req *Request, g *group, again bool) 
 		}
 	}
 	g.local = r.shares(g.nodes)
-	v, err := r.local.charge(req.ID, g.local, req.Estimate)
-	if err != nil || !v.Admitted || again || g.intent == nil || r.cfg.Journal == nil {
+	v, err := r.local.charge(req, g.local)
+	if err != nil || !v.Admitted || again {
 		return v, err
 	}
-	if err := r.cfg.Journal.put(g.intent); err != nil {
-		r.local.settle(req.ID, g.local, req.Estimate, Counts{})
-		return Verdict{}, err
+	if g.intent != nil && r.cfg.Journal != nil {
+		if err := r.cfg.Journal.put(g.intent); err != nil {
+			r.local.settle(req.ID, g.local, req.Estimate, Counts{})
+			return Verdict{}, err
+		}
+		g.journaled = true
 	}
-	g.journaled = true
+	r.lend(g, req.Estimate)
 	return v, nil
 }
 
 // ask runs the script and notes how Redis does.
-func (r *Redis) ask(ctx context.Context, req *Request, g *group) (Verdict, error) {
+func (r *Redis) ask(ctx context.Context, req *Request, g *group) ([]int64, error) {
 	call, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
 	args := make([]any, 0, 3+len(g.nodes)*(1+2*meters))
@@ -216,10 +234,10 @@ func (r *Redis) ask(ctx context.Context, req *Request, g *group) (Verdict, error
 		if ctx.Err() == nil {
 			r.failed(err)
 		}
-		return Verdict{}, err
+		return nil, err
 	}
 	r.failures.Store(0)
-	return verdict(g.nodes, a.answer), nil
+	return a.answer, nil
 }
 
 // verdict reads the script's answer.
@@ -265,7 +283,9 @@ func (r *Redis) Release(_ context.Context, req *Request, used Counts) error {
 	if g.journaled {
 		err = r.cfg.Journal.drop(g.intent.Request)
 	}
-	g = g.corrected(req.Estimate, used)
+	if g = g.corrected(req.Estimate, used); r.correctLent(&g) {
+		g.by = make([][meters]int64, len(g.nodes)) // Redis is told of what it used, not of its estimate
+	}
 	if r.lost.Load() {
 		r.owe(req.ID, g)
 		return err

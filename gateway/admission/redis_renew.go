@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"crypto/rand"
 	"maps"
 	"slices"
 	"time"
@@ -73,16 +74,25 @@ func (r *Redis) heal(ctx context.Context) {
 	}
 }
 
-// sync renews all live slots in one pipelined batch and pays what is owed.
+// sync renews all live slots in one pipelined batch, carries what Redis doesn't
+// know and pays what is owed.
 func (r *Redis) sync(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	r.mu.Lock()
 	held, owed := maps.Clone(r.held), maps.Clone(r.owed)
 	r.mu.Unlock()
-
+	c := r.carry()
+	if len(c.more) > 0 { // they come on top of what Redis had been told
+		if err := r.recall(ctx, r.client.Eval(ctx, lifeScript, []string{lifeKey}, rand.Text())); err != nil {
+			return err
+		}
+	}
+	var life *redis.Cmd
 	_, err := r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.Ping(ctx) // there may be nothing else to say
+		p.Ping(ctx) // a renewal begins
+		life = p.Eval(ctx, lifeScript, []string{lifeKey}, rand.Text())
+		r.queueCarried(ctx, p, c)
 		queueRemovals(ctx, p, owed)
 		queueRenewals(ctx, p, held, r.cfg.SlotTTL)
 		r.index.renew(ctx, p)
@@ -92,7 +102,11 @@ func (r *Redis) sync(ctx context.Context) error {
 		return err
 	}
 
+	if err := r.recall(ctx, life); err != nil {
+		return err
+	}
 	r.mu.Lock()
+	r.carrying = nil
 	for id := range owed {
 		delete(r.owed, id)
 	}

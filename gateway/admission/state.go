@@ -1,6 +1,9 @@
 package admission
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // shard holds the states of a part of the nodes.
 type shard struct {
@@ -11,7 +14,7 @@ type shard struct {
 }
 
 // state returns a node's state and makes it if need be. It needs the lock.
-func (s *shard) state(id string, now int64) (*state, error) {
+func (s *shard) state(id, tenant string, now int64) (*state, error) {
 	if st := s.nodes[id]; st != nil {
 		st.expire(now)
 		return st, nil
@@ -22,7 +25,7 @@ func (s *shard) state(id string, now int64) (*state, error) {
 	if len(s.nodes) >= s.most {
 		return nil, ErrFull
 	}
-	st := &state{live: map[string]hold{}}
+	st := &state{tenant: tenant, live: map[string]hold{}}
 	s.nodes[id] = st
 	return st, nil
 }
@@ -40,7 +43,9 @@ func (s *shard) forgetIdle(now int64) {
 
 // state is what is known of one node. Times are Unix microseconds.
 type state struct {
+	tenant   string
 	arrival  [meters]int64   // GCRA's theoretical arrival times
+	told     [meters]int64   // those of another store that admits first, as last heard
 	live     map[string]hold // by request id
 	earliest int64           // no entry expires before it
 }
@@ -51,12 +56,7 @@ type hold struct {
 }
 
 func (s *state) idle(now int64) bool {
-	for _, at := range s.arrival {
-		if at > now {
-			return false
-		}
-	}
-	return len(s.live) == 0
+	return len(s.live) == 0 && slices.Max(s.arrival[:]) <= now && slices.Max(s.told[:]) <= now
 }
 
 // expire drops the requests whose holders are gone.
