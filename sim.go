@@ -59,6 +59,9 @@ It has no model: its text is made of random words, and it says that it is simula
 	f.IntVar(&cfg.ContextLength, "context-length", 0, "tokens of prompt and answer together (default 32768)")
 	f.StringVar((*string)(&cfg.MetricNames), "metric-names", string(enginesim.VLLM), "whose names its metrics have: vllm or sglang")
 	f.StringVar((*string)(&cfg.Priorities), "priorities", "", "what it makes of the priority of requests: lower-first, higher-first or ignored (default: it refuses them)")
+	f.StringVar(&cfg.Role, "role", "", "decode and prefill-decode have a sidecar, which has the server that x-prefiller-host-port names compute a prompt; prefill and none don't")
+	f.StringVar(&cfg.Revision, "revision", "", "caches of servers of another revision are refused")
+	f.IntVar(&cfg.Ranks, "ranks", 1, "data-parallel ranks, each with a cache and slots of its own, named by x-data-parallel-rank")
 	f.BoolVar(&cfg.Reasoning, "reasoning", false, "think before each answer")
 	f.BoolVar(&cfg.ZeroLatency, "zero-latency", false, "answer without waiting, for benchmarks")
 	return cmd

@@ -47,7 +47,7 @@ func (f *Fleet) endpoint(e catalogue.Endpoint) pool.Endpoint {
 	return pool.Endpoint{
 		ID: e.ID, URL: e.URL,
 		MaxConcurrency: scheduler.Part(e.MaxConcurrency, f.replicas), MaxTokens: scheduler.Part(e.MaxTokens, f.replicas),
-		Speed: e.Speed, CacheBlocks: e.CacheBlocks, Labels: labels, Draining: e.Draining(),
+		Speed: e.Speed, CacheBlocks: e.CacheBlocks, Ranks: e.Ranks, Labels: labels, Draining: e.Draining(),
 
 		Engine: labels[catalogue.LabelEngine],
 		Client: f.clients.get(f.log, trustOf(e)),

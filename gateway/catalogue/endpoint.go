@@ -16,9 +16,10 @@ type Endpoint struct {
 	Accelerator string            `yaml:"accelerator,omitempty"`
 	Role        string            `yaml:"role,omitempty"` // prefill, decode, ...; empty: all of the work
 	Revision    string            `yaml:"revision,omitempty"`
+	Ranks       int               `yaml:"ranks,omitempty"`  // data-parallel ranks, each with a cache and limits of its own; 1
 	Labels      map[string]string `yaml:"labels,omitempty"` // further ones, for the scheduler's label filters
 
-	// What it can take. Zero leaves it to the pool.
+	// What it can take, or each of its ranks. Zero leaves it to the pool.
 	MaxConcurrency int     `yaml:"max_concurrency,omitempty"` // requests at once
 	MaxTokens      int     `yaml:"max_tokens,omitempty"`      // uncached prompt tokens at once
 	Speed          float64 `yaml:"speed,omitempty"`           // prompt tokens that it prefills in a second
@@ -157,6 +158,9 @@ func (e Endpoint) validateTraits(c *complaints, who string) {
 	if e.MaxConcurrency < 0 {
 		c.add("%s: max_concurrency can't be negative", who)
 	}
+	if e.Ranks < 0 || e.Ranks > maxRanks {
+		c.add("%s: ranks is %d: at most %d", who, e.Ranks, maxRanks)
+	}
 	if min(e.MaxTokens, e.CacheBlocks) < 0 || e.Speed < 0 {
 		c.add("%s: max_tokens, speed and cache_blocks can't be negative", who)
 	}
@@ -173,6 +177,7 @@ func (e Endpoint) validateTraits(c *complaints, who string) {
 const (
 	maxLabel  = 400
 	maxLabels = 64
+	maxRanks  = 256
 )
 
 // keyVariable checks that an engine may be sent what the variable holds.

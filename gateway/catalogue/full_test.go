@@ -43,7 +43,7 @@ pools:
     isolation: verified
     scheduler: {max_concurrency: 32, max_queued: 500, max_band_queued: 400, max_flow_queued: 300, queue_ttl: 20s}
     endpoints:
-      - {id: a, url: "https://10.0.0.1:8000", engine: vllm, accelerator: H100, role: decode, revision: r7, max_concurrency: 16, api_key_env: ENGINE_KEY, ca_file: /etc/weir/ca.pem}
+      - {id: a, url: "https://10.0.0.1:8000", engine: vllm, accelerator: H100, role: decode, revision: r7, ranks: 2, max_concurrency: 16, api_key_env: ENGINE_KEY, ca_file: /etc/weir/ca.pem}
       - {url: "http://10.0.0.2:8000", engine: sglang}
   - name: remote
     scheduler:

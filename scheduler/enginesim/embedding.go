@@ -73,10 +73,10 @@ func (e *Engine) compute(c *call, j *job, list embeddingList) error {
 		e.finish(c, "aborted", 0)
 		return err
 	}
-	if err := e.machine.submit(j.sequences()...); err != nil {
+	if err := c.rank.submit(j.sequences()...); err != nil {
 		return unavailable(err)
 	}
-	defer e.machine.abort(j.sequences()...)
+	defer c.rank.abort(j.sequences()...)
 	if err := e.wait(c.r.Context(), j); err != nil {
 		e.finish(c, "aborted", 0)
 		return err

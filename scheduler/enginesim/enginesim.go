@@ -12,7 +12,11 @@ package enginesim
 import (
 	"cmp"
 	"net/http"
+	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 const (
@@ -53,6 +57,10 @@ type Config struct {
 	KVBlocks         int // capacity in blocks of 16 tokens. Default 16384
 	ContextLength    int // tokens of prompt and answer together. Default 32768, never above the KV capacity
 
+	Ranks    int    // data-parallel ranks, each with the capacity above and a cache of its own. Default 1
+	Role     string // decode and prefill-decode have a sidecar beside them, which has another server compute a prompt. Default "": it does all of the work
+	Revision string // caches of servers of other revisions are refused
+
 	EmbeddingDims  int            // default 256
 	Reasoning      bool           // think before each answer, not only when asked to
 	ReasoningField ReasoningField // default FieldReasoning
@@ -75,6 +83,7 @@ func (c Config) withDefaults() Config {
 	c.MaxBatchedTokens = cmp.Or(c.MaxBatchedTokens, 8192)
 	c.KVBlocks = cmp.Or(c.KVBlocks, 16384)
 	c.ContextLength = min(cmp.Or(c.ContextLength, 32768), c.KVBlocks*blockSize)
+	c.Ranks = max(c.Ranks, 1)
 	c.EmbeddingDims = cmp.Or(c.EmbeddingDims, 256)
 	c.ReasoningField = cmp.Or(c.ReasoningField, FieldReasoning)
 	c.MetricNames = cmp.Or(c.MetricNames, VLLM)
@@ -87,34 +96,49 @@ func (c Config) withDefaults() Config {
 // server that speaks HTTP/1.1, or the connection faults can't act.
 type Engine struct {
 	cfg     Config
+	id      string
 	words   vocabulary
-	machine *machine
-	metrics *metrics
+	ranks   []*machine
+	metrics http.Handler
 	faults  faultSwitch
 	log     requestLog
 	mux     *http.ServeMux
+
+	peers                    *http.Client // to other servers
+	offers, fetches, foreign atomic.Int64 // prompts that were computed for others, by others, and by those that aren't understood
 }
 
 // New starts a server's machine. Close stops it.
 func New(cfg Config) *Engine {
 	cfg = cfg.withDefaults()
-	m := newMetrics(cfg)
+	registry := prometheus.NewRegistry()
 	e := &Engine{
 		cfg:     cfg,
+		id:      randomText(),
 		words:   newVocabulary(),
-		metrics: m,
-		machine: newMachine(cfg, m),
+		metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 		log:     requestLog{keep: max(cfg.KeepRequests, 0)},
 		mux:     http.NewServeMux(),
+		peers:   &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 4 * time.Second}},
 	}
-	m.watch(e.machine)
+	for rank := range cfg.Ranks {
+		m := newMetrics(cfg, registry, rank)
+		one := newMachine(cfg, m)
+		m.watch(one)
+		e.ranks = append(e.ranks, one)
+	}
 	e.routes()
 	return e
 }
 
 // Close ends every running request and returns when the machine has stopped.
 // Requests that come later are answered with 503.
-func (e *Engine) Close() { e.machine.close() }
+func (e *Engine) Close() {
+	for _, m := range e.ranks {
+		m.close()
+	}
+	e.peers.CloseIdleConnections()
+}
 
 func (e *Engine) routes() {
 	e.mux.HandleFunc("POST /v1/chat/completions", e.inference(e.chat))
@@ -128,7 +152,7 @@ func (e *Engine) routes() {
 	e.mux.HandleFunc("/ping", e.health)
 	e.mux.HandleFunc("GET /version", e.version)
 	e.mux.HandleFunc("GET /load", e.load)
-	e.mux.Handle("GET /metrics", e.metrics.handler())
+	e.mux.Handle("GET /metrics", e.metrics)
 	e.mux.HandleFunc("/admin/faults", e.adminFaults)
 	e.mux.HandleFunc("GET /admin/requests", e.adminRequests)
 }

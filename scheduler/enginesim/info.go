@@ -20,8 +20,8 @@ func (e *Engine) version(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (e *Engine) load(w http.ResponseWriter, _ *http.Request) {
-	running, waiting, _ := e.machine.load()
-	writeJSON(w, http.StatusOK, map[string]int{"server_load": running + waiting})
+	s := e.Stats()
+	writeJSON(w, http.StatusOK, map[string]int{"server_load": s.Running + s.Waiting})
 }
 
 func (e *Engine) listModels(w http.ResponseWriter, _ *http.Request) {

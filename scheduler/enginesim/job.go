@@ -40,8 +40,11 @@ type job struct {
 	id      string
 	model   string
 	created int64
-	prompts int // how many
-	prompt  int // tokens of all of them
+	machine *machine
+	fetched *fetched // its prompt was computed elsewhere
+	offers  bool     // its prompt is computed for another engine
+	prompts int      // how many
+	prompt  int      // tokens of all of them
 	choices []*choice
 	wake    chan struct{}
 
@@ -57,6 +60,7 @@ func (e *Engine) newJob(c *call, s *sampling, kind string) *job {
 		id: answerID(kind, c.r), model: s.Model, created: time.Now().Unix(),
 		wake: make(chan struct{}, 1), stream: s.Stream, logprobs: -1, field: e.cfg.ReasoningField,
 		hideCached: c.fault.quirk.hideCached,
+		machine:    c.rank, fetched: c.fetched, offers: s.KVTransfer != nil && s.KVTransfer.DoRemoteDecode,
 	}
 	if j.model == "" {
 		j.model = e.cfg.Models[0]
@@ -90,6 +94,7 @@ func (e *Engine) addPrompt(j *job, s *sampling, prompt []token, o order) {
 			seq: &sequence{
 				prompt: len(prompt), total: p.tokens(), hashes: p.extend(h, hashes), finish: p.finish, wake: j.wake,
 				urgency: e.cfg.Priorities.urgency(s.Priority),
+				fetched: j.fetched,
 			},
 		})
 	}
@@ -127,14 +132,14 @@ func (e *Engine) run(c *call, j *job) error {
 		e.finish(c, "aborted", 0)
 		return err
 	}
-	if err := e.machine.submit(seqs...); err != nil {
+	if err := j.machine.submit(seqs...); err != nil {
 		if j.stream { // its headers have gone
 			e.finish(c, "refused", 0)
 			return err
 		}
 		return unavailable(err)
 	}
-	defer e.machine.abort(seqs...)
+	defer j.machine.abort(seqs...)
 
 	var err error
 	if j.stream {
@@ -145,7 +150,7 @@ func (e *Engine) run(c *call, j *job) error {
 	if errors.Is(err, errCallerLeft) && c.fault.quirk.keepRunning {
 		e.outlive(c.r.Context(), j)
 	}
-	e.machine.abort(seqs...) // before its tokens are counted
+	j.machine.abort(seqs...) // before its tokens are counted
 	outcome := "completed"
 	switch {
 	case errors.Is(err, errCallerLeft):
@@ -245,10 +250,19 @@ func (e *Engine) whole(c *call, j *job) error {
 	if err := e.wait(c.r.Context(), j); err != nil {
 		return err
 	}
+	var answer any
 	if j.voice != nil {
-		return c.document(j.voice.document(j))
+		answer = j.voice.document(j)
+	} else {
+		answer = j.document()
 	}
-	return c.document(j.document())
+	if j.offers {
+		var err error
+		if answer, err = e.offer(answer, blocksFor(j.prompt)); err != nil {
+			return err
+		}
+	}
+	return c.document(answer)
 }
 
 // document writes a JSON answer, with whatever the fault does to it.

@@ -22,7 +22,8 @@ type sequence struct {
 	finish string   // the reason that its end is counted under
 	wake   chan struct{}
 
-	urgency int // in the queue: the lower goes first
+	urgency int      // in the queue: the lower goes first
+	fetched *fetched // its prompt's cache comes from another engine; nil: it is computed here
 
 	made  atomic.Int64
 	over  atomic.Bool

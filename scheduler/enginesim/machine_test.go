@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
@@ -13,7 +15,7 @@ func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
 func bench(t *testing.T, cfg Config) *machine {
 	t.Helper()
 	cfg = cfg.withDefaults()
-	m := newMachine(cfg, newMetrics(cfg))
+	m := newMachine(cfg, newMetrics(cfg, prometheus.NewRegistry(), 0))
 	t.Cleanup(m.close)
 	return m
 }

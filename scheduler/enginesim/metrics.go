@@ -1,12 +1,11 @@
 package enginesim
 
 import (
-	"net/http"
+	"maps"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // MetricNames says whose names the metrics of a server have.
@@ -24,19 +23,26 @@ const (
 type metrics struct {
 	registry *prometheus.Registry
 	names    MetricNames
-	label    prometheus.Labels
+	label    prometheus.Labels // of most
+	rank     prometheus.Labels // the part that says of which rank
 
 	prompt, generated, queries, hits, preempted prometheus.Counter
 	success                                     *prometheus.CounterVec
 	ttft, gap, e2e                              prometheus.Histogram
 }
 
-func newMetrics(cfg Config) *metrics {
+// newMetrics makes those of one rank.
+func newMetrics(cfg Config, registry *prometheus.Registry, rank int) *metrics {
 	m := &metrics{
-		registry: prometheus.NewRegistry(),
+		registry: registry,
 		names:    cfg.MetricNames,
-		label:    prometheus.Labels{"model_name": cfg.Models[0], "engine": "0"},
+		rank:     prometheus.Labels{"engine": strconv.Itoa(rank)},
 	}
+	if m.names == SGLang {
+		m.rank = prometheus.Labels{"dp_rank": strconv.Itoa(rank)}
+	}
+	m.label = maps.Clone(m.rank)
+	m.label["model_name"] = cfg.Models[0]
 	m.prompt = m.counter("prompt_tokens_total", "Number of prefill tokens processed.")
 	m.generated = m.counter("generation_tokens_total", "Number of generation tokens processed.")
 	m.queries = m.counter("prefix_cache_queries_total", "Prefix cache queries, in tokens.")
@@ -66,12 +72,13 @@ func (m *metrics) describeCache(blocks int) {
 		m.gauge("num_pages", "Pages of the KV cache.", func() float64 { return float64(blocks) })
 		return
 	}
+	labels := prometheus.Labels{
+		"block_size": strconv.Itoa(blockSize), "num_gpu_blocks": strconv.Itoa(blocks), "enable_prefix_caching": "True",
+	}
+	maps.Copy(labels, m.rank)
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: m.name("cache_config_info"), Help: "The cache configuration.",
-		ConstLabels: prometheus.Labels{
-			"engine": "0", "block_size": strconv.Itoa(blockSize), "num_gpu_blocks": strconv.Itoa(blocks),
-			"enable_prefix_caching": "True",
-		},
+		ConstLabels: labels,
 	}, func() float64 { return 1 }))
 }
 
@@ -129,8 +136,4 @@ func (m *metrics) firstToken(prompt int, took time.Duration) {
 func (m *metrics) ended(reason string, took time.Duration) {
 	m.success.WithLabelValues(reason).Inc()
 	m.e2e.Observe(took.Seconds())
-}
-
-func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }

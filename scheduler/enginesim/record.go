@@ -22,14 +22,29 @@ type Stats struct {
 	GeneratedTokens int     `json:"generated_tokens"` // made, whether or not anybody read them
 	PrefixQueries   int     `json:"prefix_queries"`   // tokens looked up in the prefix cache
 	PrefixHits      int     `json:"prefix_hits"`      // tokens found there
+	Offered         int     `json:"offered"`          // prompts that were computed for other servers
+	Fetched         int     `json:"fetched"`          // prompts that others computed for this one
+	Foreign         int     `json:"foreign"`          // of them refused, because the other one was of another revision
+}
+
+func (s *Stats) add(o *Stats) {
+	s.Running, s.Waiting, s.KVUsage = s.Running+o.Running, s.Waiting+o.Waiting, s.KVUsage+o.KVUsage
+	s.Finished, s.Aborted = s.Finished+o.Finished, s.Aborted+o.Aborted
+	s.PromptTokens, s.GeneratedTokens = s.PromptTokens+o.PromptTokens, s.GeneratedTokens+o.GeneratedTokens
+	s.PrefixQueries, s.PrefixHits = s.PrefixQueries+o.PrefixQueries, s.PrefixHits+o.PrefixHits
 }
 
 // Stats returns the counts of this moment.
 func (e *Engine) Stats() Stats {
-	running, waiting, used := e.machine.load()
-	s := e.machine.counts()
+	var s Stats
+	for _, m := range e.ranks {
+		running, waiting, used := m.load()
+		one := m.counts()
+		one.Running, one.Waiting, one.KVUsage = running, waiting, used/float64(len(e.ranks))
+		s.add(&one)
+	}
 	s.Requests = e.log.count()
-	s.Running, s.Waiting, s.KVUsage = running, waiting, used
+	s.Offered, s.Fetched, s.Foreign = int(e.offers.Load()), int(e.fetches.Load()), int(e.foreign.Load())
 	return s
 }
 

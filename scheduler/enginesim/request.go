@@ -17,6 +17,9 @@ type call struct {
 	body  []byte
 	fault fault
 	rec   *Request
+
+	rank    *machine
+	fetched *fetched // its prompt was computed elsewhere; nil: it wasn't
 }
 
 // inference reads the body, meets the faults that come before any work, and
@@ -25,6 +28,12 @@ func (e *Engine) inference(serve func(*call) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{w: w, r: r}
 		err := e.open(c)
+		if err == nil {
+			c.rank, err = e.rank(r)
+		}
+		if err == nil {
+			c.fetched, err = e.fetch(c)
+		}
 		if err == nil {
 			err = serve(c)
 		}
@@ -102,20 +111,21 @@ func (e *Engine) known(model string) error {
 // sampling holds the fields that chat and completions share. What a simulated
 // model can't obey (temperature and its like) is accepted and ignored.
 type sampling struct {
-	Model               string   `json:"model"`
-	N                   *int     `json:"n"`
-	MaxTokens           *int     `json:"max_tokens"`
-	MaxCompletionTokens *int     `json:"max_completion_tokens"`
-	MinTokens           int      `json:"min_tokens"`
-	IgnoreEOS           bool     `json:"ignore_eos"`
-	Stop                stopList `json:"stop"`
-	IncludeStop         bool     `json:"include_stop_str_in_output"`
-	Seed                int64    `json:"seed"`
-	Temperature         *float64 `json:"temperature"`
-	TopP                *float64 `json:"top_p"`
-	CacheSalt           *string  `json:"cache_salt"`
-	Priority            int      `json:"priority"`
-	Stream              bool     `json:"stream"`
+	Model               string    `json:"model"`
+	N                   *int      `json:"n"`
+	MaxTokens           *int      `json:"max_tokens"`
+	MaxCompletionTokens *int      `json:"max_completion_tokens"`
+	MinTokens           int       `json:"min_tokens"`
+	IgnoreEOS           bool      `json:"ignore_eos"`
+	Stop                stopList  `json:"stop"`
+	IncludeStop         bool      `json:"include_stop_str_in_output"`
+	Seed                int64     `json:"seed"`
+	Temperature         *float64  `json:"temperature"`
+	TopP                *float64  `json:"top_p"`
+	CacheSalt           *string   `json:"cache_salt"`
+	Priority            int       `json:"priority"`
+	Stream              bool      `json:"stream"`
+	KVTransfer          *transfer `json:"kv_transfer_params"`
 	StreamOptions       *struct {
 		IncludeUsage    bool `json:"include_usage"`
 		ContinuousUsage bool `json:"continuous_usage_stats"`

@@ -106,7 +106,10 @@ func (m *machine) admit() {
 		if !s.admitted {
 			s.admitted = true
 			s.first = s.computed
-			if s.hashes != nil {
+			if s.fetched != nil { // all but the last token, as for a prompt that is known
+				s.computed, s.first = max(s.computed, known-1), s.fetched.cached
+			}
+			if s.hashes != nil && s.fetched == nil {
 				m.stats.PrefixQueries += s.prompt
 				m.stats.PrefixHits += s.computed
 				m.metrics.prefix(s.prompt, s.computed)

@@ -10,13 +10,22 @@ import (
 
 // ParseLoad lets tests parse a page without a server.
 func ParseLoad(page, engine string) (scheduler.Load, error) {
-	return new(reader).read(strings.NewReader(page), engine)
+	load, _, err := new(reader).read(strings.NewReader(page), engine, 1)
+	return load, err
+}
+
+// ParseRanks is ParseLoad for an endpoint of so many ranks.
+func ParseRanks(page, engine string, ranks int) (whole scheduler.Load, each []scheduler.Load, err error) {
+	return new(reader).read(strings.NewReader(page), engine, ranks)
 }
 
 // LoadReader reads page after page as the watch of an endpoint does.
 func LoadReader(engine string) func(io.Reader) (scheduler.Load, error) {
 	var r reader
-	return func(page io.Reader) (scheduler.Load, error) { return r.read(page, engine) }
+	return func(page io.Reader) (scheduler.Load, error) {
+		load, _, err := r.read(page, engine, 1)
+		return load, err
+	}
 }
 
 // ParseFile lets tests parse a file of endpoints without one.

@@ -30,27 +30,54 @@ type reader struct{ buffer []byte }
 // read takes the load from a page, under the names of the engine, or of any
 // known one where engine is empty. An engine with several ranks has a series
 // for each: requests and cache blocks add up, and the fullest cache counts.
-func (r *reader) read(page io.Reader, engine string) (scheduler.Load, error) {
+// Of one with so many ranks, each is also read apart; nil where the page
+// doesn't tell all of them apart.
+func (r *reader) read(page io.Reader, engine string, ranks int) (load scheduler.Load, each []scheduler.Load, err error) {
 	if r.buffer == nil {
 		r.buffer = make([]byte, maxMetricLine)
 	}
 	prefix := metricPrefix(engine)
-	var load scheduler.Load
+	if ranks > 1 {
+		each = make([]scheduler.Load, ranks)
+	}
+	told := map[int]bool{}
 	found := false
 	lines := bufio.NewScanner(page)
 	lines.Buffer(r.buffer, maxMetricLine)
 	for lines.Scan() {
-		if line := lines.Bytes(); bytes.HasPrefix(line, prefix) && take(&load, line) {
-			found = true
+		line := lines.Bytes()
+		if !bytes.HasPrefix(line, prefix) || !take(&load, line) {
+			continue
+		}
+		found = true
+		if each == nil {
+			continue
+		}
+		if rank, ok := rankOf(line); ok && rank < ranks {
+			take(&each[rank], line)
+			told[rank] = true
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return scheduler.Load{}, err
+	switch {
+	case lines.Err() != nil:
+		return scheduler.Load{}, nil, lines.Err()
+	case !found:
+		return scheduler.Load{}, nil, errNoLoad
+	case len(told) < ranks:
+		each = nil
 	}
-	if !found {
-		return scheduler.Load{}, errNoLoad
+	return load, each, nil
+}
+
+// rankOf is the data-parallel rank that a line is of: vLLM calls it engine,
+// SGLang dp_rank.
+func rankOf(line []byte) (rank int, ok bool) {
+	for _, name := range []string{"engine", "dp_rank"} {
+		if bytes.Contains(line, []byte(name+`="`)) {
+			return label(line, name), true
+		}
 	}
-	return load, nil
+	return 0, false
 }
 
 // metricPrefix is how the names of an engine's metrics begin; nil for an engine

@@ -39,6 +39,45 @@ func TestSimulatedEnginesAreReadByTheirNames(t *testing.T) {
 	}
 }
 
+func TestRanksAreReadApartWhereAPageTellsThem(t *testing.T) {
+	t.Parallel()
+	const unlabelled = "vllm:num_requests_running 4\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"500\"} 1\n"
+	simulated := func(names enginesim.MetricNames) string {
+		sim := enginesim.New(enginesim.Config{KVBlocks: 1000, MetricNames: names, Ranks: 2})
+		t.Cleanup(sim.Close)
+		w := httptest.NewRecorder()
+		sim.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
+		return w.Body.String()
+	}
+	one := scheduler.Load{BlockSize: 16, Blocks: 1000}
+	for _, tt := range []struct {
+		name, page string
+		ranks      int
+		whole      scheduler.Load
+		each       []scheduler.Load
+	}{
+		{"vLLM's", simulated(enginesim.VLLM), 2, scheduler.Load{BlockSize: 16, Blocks: 2000}, []scheduler.Load{one, one}},
+		{"SGLang's", simulated(enginesim.SGLang), 2, scheduler.Load{BlockSize: 16, Blocks: 2000}, []scheduler.Load{one, one}},
+		{"an engine of one rank", simulated(enginesim.VLLM), 1, scheduler.Load{BlockSize: 16, Blocks: 2000}, nil},
+		{"fewer ranks than there should be", simulated(enginesim.VLLM), 3, scheduler.Load{BlockSize: 16, Blocks: 2000}, nil},
+		{"a page that tells none apart", unlabelled, 2, scheduler.Load{Running: 4, BlockSize: 16, Blocks: 500}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			whole, each, err := pool.ParseRanks(tt.page, "", tt.ranks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.whole, whole); diff != "" {
+				t.Errorf("whole (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.each, each); diff != "" {
+				t.Errorf("each (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // A page as long as a busy vLLM's: what a reading costs decides how often one
 // can be afforded.
 func BenchmarkLoad(b *testing.B) {

@@ -14,7 +14,8 @@ import (
 // or of any of them where it is empty. The error says that the page has none.
 func ReadLoad(page io.Reader, engine string) (scheduler.Load, error) {
 	var r reader
-	return r.read(io.LimitReader(page, maxMetrics), engine)
+	load, _, err := r.read(io.LimitReader(page, maxMetrics), engine, 1)
+	return load, err
 }
 
 // told is one thing that a load says, and the names under which engines tell

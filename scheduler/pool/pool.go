@@ -92,6 +92,7 @@ type watched struct {
 	client  *http.Client
 	engine  string
 	role    string
+	ranks   int
 	metrics string  // URL
 	flight  *flight // the probe that runs
 	verdict verdict
@@ -187,7 +188,7 @@ func (p *Pool) watchedFor(e Endpoint) *watched {
 		w = &watched{id: e.ID, url: e.URL}
 	}
 	w.client, w.engine, w.metrics = e.Client, e.Engine, cmp.Or(e.MetricsURL, e.URL+"/metrics")
-	w.role = e.Labels[roleLabel]
+	w.role, w.ranks = e.Labels[roleLabel], e.Ranks
 	if w.client == nil {
 		w.client = p.cfg.Client
 	}

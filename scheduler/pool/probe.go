@@ -133,11 +133,12 @@ func (p *Pool) current(w *watched) bool {
 // health is another question.
 func (p *Pool) readLoad(ctx context.Context, w *watched, r *reader) error {
 	p.mu.Lock()
-	client, url, engine := w.client, w.metrics, w.engine
+	client, url, engine, ranks := w.client, w.metrics, w.engine, w.ranks
 	p.mu.Unlock()
 	var load scheduler.Load
+	var each []scheduler.Load
 	err := p.get(ctx, client, url, func(body io.Reader) (err error) {
-		load, err = r.read(io.LimitReader(body, maxMetrics), engine)
+		load, each, err = r.read(io.LimitReader(body, maxMetrics), engine, ranks)
 		return err
 	})
 	if err != nil {
@@ -146,8 +147,15 @@ func (p *Pool) readLoad(ctx context.Context, w *watched, r *reader) error {
 	load.At = time.Now()
 	p.feeding.Lock()
 	defer p.feeding.Unlock()
-	if p.current(w) {
+	switch {
+	case !p.current(w):
+	case each == nil:
 		p.feed.SetLoad(w.id, load)
+	default:
+		for rank, l := range each {
+			l.At = load.At
+			p.feed.SetLoad(scheduler.PlaceName(w.id, rank), l)
+		}
 	}
 	return nil
 }
