@@ -35,7 +35,7 @@ type Answer struct {
 	sent    []byte // what the picker was given
 	same    int    // so many bytes of what came are those of sent
 	changed []byte // what came, once it differs
-	taken   int // messages
+	taken   int    // messages
 	decided bool
 	done    bool
 }

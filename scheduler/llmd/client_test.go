@@ -33,7 +33,7 @@ func alone(t *testing.T, sim eppsim.Config, cfg llmd.Config, test func(t *testin
 			cfg.Picker = llmd.Single(s.conn, "picker")
 		}
 		cfg.Pool, cfg.Objectives, cfg.Allowed = "p", bands(), known
-		c := llmd.New(slog.New(slog.DiscardHandler), cfg)
+		c := newClient(cfg)
 		t.Cleanup(func() {
 			c.Close()
 			c.Wait()
@@ -48,6 +48,8 @@ func alone(t *testing.T, sim eppsim.Config, cfg llmd.Config, test func(t *testin
 		test(t, c, s)
 	})
 }
+
+func newClient(cfg llmd.Config) *llmd.Client { return llmd.New(slog.New(slog.DiscardHandler), cfg) }
 
 func body(n int) []byte {
 	return fmt.Appendf(nil, `{"model":"m","messages":[{"role":"user","content":%q}]}`, strings.Repeat("x", n))
@@ -354,7 +356,7 @@ func TestACallerWhoLeavesTheQueueSaysWhy(t *testing.T) {
 		left := errors.New("left")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		go func() {
-			synctest.Sleep(time.Second)
+			<-time.After(time.Second)
 			cancel(left)
 		}()
 		_, err := c.Schedule(ctx, scheduler.Request{ID: "r.1", Body: body(1)})
