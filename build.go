@@ -393,6 +393,8 @@ func (p *program) checks() []api.Check {
 	list = append(list,
 		api.Check{Name: "pools", Note: true, Run: func(context.Context) error { return dividedPools(p.fleet, p.live()) }},
 		api.Check{Name: "schedulers", Run: p.fleet.CheckShared},
+		api.Check{Name: "objectives", Run: p.fleet.CheckObjectives},
+		api.Check{Name: "objectives_unknown", Note: true, Run: p.fleet.CheckObjectivesKnown},
 	)
 	list = append(list, api.Check{Name: "isolation", Run: p.gateway.CheckIsolation})
 	if p.limits != nil {

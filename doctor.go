@@ -192,7 +192,12 @@ func checkCatalogue(ctx context.Context, c *Config, app *pgxpool.Pool) []finding
 		}
 	}
 	for _, p := range snapshot.Pools() {
-		list = append(list, checkPool(ctx, p)...)
+		if p.Scheduler.IsShared() {
+			list = append(list, checkShared(ctx, snapshot, p)...)
+		}
+		if len(p.Endpoints) > 0 || !p.Scheduler.IsShared() {
+			list = append(list, checkPool(ctx, p)...)
+		}
 	}
 	for _, m := range snapshot.Models() {
 		if m.Upstream == catalogue.ResponsesUpstream {

@@ -37,6 +37,10 @@ func printExplanations(out io.Writer, known []explanation) error {
 
 func printDecision(w io.Writer, replica string, d gateway.Decision) {
 	fmt.Fprintf(w, "%s at %s: %s\n", d.Request, replica, d.Why)
+	if d.Shared != nil {
+		printShared(w, d)
+		return
+	}
 	model := cmp.Or(strings.Join(d.Models, ", "), d.Model)
 	fmt.Fprintf(w, "  asked for   %s in pool %s, band %s, as %s\n", cmp.Or(model, "a model"), d.Pool, bandOf(d), d.FairnessID)
 	fmt.Fprintf(w, "  came        %s: %d waited in the pool, about %d before it\n", d.EnteredAt.UTC().Format("2006-01-02 15:04:05.000"), d.Queued, d.Ahead)
@@ -62,6 +66,27 @@ func printDecision(w io.Writer, replica string, d gateway.Decision) {
 		fmt.Fprintf(w, "  left out    %s\n", strings.Join(left, ", "))
 	}
 	printCandidates(w, d)
+}
+
+// printShared tells of a decision that another process took: what it told the
+// replica, which is not how it came about.
+func printShared(w io.Writer, d gateway.Decision) {
+	model := cmp.Or(strings.Join(d.Models, ", "), d.Model)
+	fmt.Fprintf(w, "  asked for   %s in pool %s, band %s, as %s\n", cmp.Or(model, "a model"), d.Pool, bandOf(d), d.FairnessID)
+	fmt.Fprintf(w, "  came        %s\n", d.EnteredAt.UTC().Format("2006-01-02 15:04:05.000"))
+	if d.Shared.Scheduler != "" {
+		fmt.Fprintf(w, "  scheduler   %s\n", d.Shared.Scheduler)
+	}
+	if d.Shared.Queued != nil {
+		fmt.Fprintf(w, "  waited      %s, of which %s in its queue as it says\n", round(d.Waited), round(*d.Shared.Queued))
+	} else {
+		fmt.Fprintf(w, "  waited      %s for its decision\n", round(d.Waited))
+	}
+	if d.Refused != "" {
+		fmt.Fprintf(w, "  refused     %s: %s\n", refusedBecause(d.Refused), d.Shared.Reason)
+		return
+	}
+	fmt.Fprintf(w, "  went to     %s, as it said\n", d.Endpoint)
 }
 
 func bandOf(d gateway.Decision) string {

@@ -22,6 +22,8 @@ type sharedQueue struct {
 	standIn scheduler.Scheduler // for plans that want one; nil where the pool's endpoints aren't known
 	told    told
 
+	objectives *objectives
+
 	refused, stoodIn atomic.Uint64 // requests that came while no scheduler answered
 
 	mu      sync.Mutex
@@ -154,21 +156,23 @@ func (q *sharedQueue) start() bool {
 // run watches the schedulers until ctx ends, or the queue has retired and
 // nothing of it lives. It returns when their connections are closed.
 func (q *sharedQueue) run(ctx context.Context) {
-	if q.list == nil {
-		return
+	var watches sync.WaitGroup
+	watching, stop := context.WithCancel(ctx)
+	watches.Go(func() { q.objectives.watch(watching) })
+	if q.list != nil {
+		watches.Go(func() { _ = q.list.Run(watching) }) // always nil
 	}
-	var probes sync.WaitGroup
-	probing, stop := context.WithCancel(ctx)
-	probes.Go(func() { _ = q.list.Run(probing) }) // always nil
 	select {
 	case <-ctx.Done():
 	case <-q.idle:
 	}
 	stop()
-	probes.Wait()
-	q.remote.Close()
-	q.remote.Wait()
-	q.list.Close()
+	watches.Wait()
+	if q.list != nil {
+		q.remote.Close()
+		q.remote.Wait()
+		q.list.Close()
+	}
 }
 
 // sharedLease is a lease that a shared scheduler gave.

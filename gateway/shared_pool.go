@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
@@ -25,7 +26,7 @@ const schedulerPatience = 10 * time.Second
 // newShared makes the queue of a pool whose scheduler is another process. One
 // that can't be made is one that doesn't answer, and says why.
 func (f *Fleet) newShared(p *catalogue.Pool, settings catalogue.Scheduler, w *watched) *sharedQueue {
-	q := &sharedQueue{idle: make(chan struct{})}
+	q := &sharedQueue{idle: make(chan struct{}), objectives: newObjectives(p, settings.Objectives)}
 	if p.StandsIn() {
 		q.standIn = w.scheduler
 	}
@@ -55,16 +56,8 @@ func (f *Fleet) connect(q *sharedQueue, p *catalogue.Pool, settings catalogue.Sc
 	if s.Plaintext() && !f.plaintext {
 		return errPlaintext
 	}
-	conf := llmd.StandbyConfig{}
-	for _, address := range s.EPP {
-		e, err := eppOf(address, s.TLS)
-		if err != nil {
-			return err
-		}
-		conf.EPPs = append(conf.EPPs, e)
-	}
 	log := f.log.With("pool", p.Name)
-	list, err := llmd.NewStandby(log, conf)
+	list, err := standbyOf(log, s.Shared)
 	if err != nil {
 		return err
 	}
@@ -74,6 +67,19 @@ func (f *Fleet) connect(q *sharedQueue, p *catalogue.Pool, settings catalogue.Sc
 		Patience: schedulerPatience, Allowed: newDestinations(p, &w.feed).find,
 	})
 	return nil
+}
+
+// standbyOf is the list of a pool's schedulers.
+func standbyOf(log *slog.Logger, s catalogue.Shared) (*llmd.Standby, error) {
+	conf := llmd.StandbyConfig{}
+	for _, address := range s.EPP {
+		e, err := eppOf(address, s.TLS)
+		if err != nil {
+			return nil, err
+		}
+		conf.EPPs = append(conf.EPPs, e)
+	}
+	return llmd.NewStandby(log, conf)
 }
 
 // eppOf is a scheduler's address, and what its certificate must be.

@@ -30,6 +30,9 @@ type SharedState struct {
 	Queued     uint64    `json:"queued"`               // answers from behind a gateway, that went through its scheduler
 	Bypassed   uint64    `json:"bypassed"`             // that didn't
 	BypassedAt time.Time `json:"bypassed_at,omitzero"` // the last of these
+
+	ObjectivesMissing []string `json:"objectives_missing,omitempty"`
+	ObjectivesUnknown string   `json:"objectives_unknown,omitempty"` // why nothing is known of them
 }
 
 // Shared tells of each pool whose scheduler replicas share.
@@ -47,6 +50,7 @@ func (f *Fleet) Shared() map[string]SharedState {
 
 func (q *sharedQueue) state(kind string) SharedState {
 	s := SharedState{Kind: kind, Refused: q.refused.Load(), StoodIn: q.stoodIn.Load()}
+	s.ObjectivesMissing, s.ObjectivesUnknown = q.objectives.state()
 	if q.fault != nil {
 		s.Fault = q.fault.Error()
 	}

@@ -14,6 +14,7 @@ import (
 var (
 	ErrNoPool     = errors.New("there is no such pool")
 	ErrNoEndpoint = errors.New("the pool lists no such endpoint and discovers none")
+	ErrForeign    = errors.New("llm-d schedules the pool and doesn't ask us: take the endpoint out of its InferencePool, or its discovery file")
 )
 
 // Drain says whether an endpoint takes nothing new, on every replica, and
@@ -31,6 +32,9 @@ func Drain(ctx context.Context, app *pgxpool.Pool, pool, endpoint string, on boo
 			return nil, ErrNoPool
 		}
 		p := doc.Pools[i]
+		if p.Scheduler.Kind == KindLLMD {
+			return nil, ErrForeign
+		}
 		if err := p.drain(endpoint, on); err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -30,6 +31,7 @@ type lease struct {
 	band    int
 	streams bool
 	at      func() time.Time
+	told    atomic.Int64 // milliseconds in the queue, as the picker says, and one; 0: it said nothing
 
 	mu      sync.Mutex
 	body    []byte
@@ -52,6 +54,14 @@ func (c *Client) begin(l *lease) {
 		defer c.work.Done()
 		l.read()
 	}()
+}
+
+// Told is what the picker said beside its decision: what it is called, and how
+// long the request was in its queue. That comes with its word on the answer's
+// headers, and not from every picker.
+func (l *lease) Told() (picker string, queued time.Duration, known bool) {
+	ms := l.told.Load()
+	return l.peer.Name(), time.Duration(max(0, ms-1)) * time.Millisecond, ms > 0
 }
 
 func (l *lease) Targets() []scheduler.Target { return l.targets }
@@ -83,6 +93,7 @@ func (l *lease) read() {
 			l.client.sessions.keep(l.session, extproc.GetSet(set, extproc.SessionToken))
 			if ms, err := strconv.ParseUint(extproc.GetSet(set, extproc.QueueMilliseconds), 10, 31); err == nil {
 				l.client.pace.note(l.band, time.Duration(ms)*time.Millisecond) //nolint:gosec // 31 bits fit
+				l.told.Store(int64(ms) + 1)                                    //nolint:gosec // as above
 			}
 		default:
 		}

@@ -104,13 +104,13 @@ func (s *Standby) Run(ctx context.Context) error {
 		case <-timer.C:
 		case <-s.kick:
 		}
-		s.round(ctx)
+		s.Look(ctx)
 		timer.Reset(jitter(s.cfg.Interval))
 	}
 }
 
-// round probes all at once.
-func (s *Standby) round(ctx context.Context) {
+// Look probes all of them once, at the same time.
+func (s *Standby) Look(ctx context.Context) {
 	s.mu.Lock()
 	members := s.members
 	conns := make([]*grpc.ClientConn, len(members))
