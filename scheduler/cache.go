@@ -120,28 +120,30 @@ func (c PreciseCache) worth() (w [tiers]float64) {
 	return w
 }
 
-// exactChain is BlockHash of each full block of a request's tokens.
-type exactChain struct {
+// TokenChain is a prompt by its tokens: BlockHash of each full block of them.
+// The tokens can't be read out of it.
+type TokenChain struct {
 	blocks []uint64
 	tokens int // of the whole prompt
 	size   int // tokens of a block
 }
 
-// exactChainOf hashes the tokens; nil: they are not known, or of no interest.
-// It is read without the scheduler's mutex.
-func exactChainOf(r *Request, size int) *exactChain {
-	if size == 0 || len(r.Tokens) == 0 {
-		return nil
+// Chain makes a prompt's TokenChain for a pool that follows its endpoints'
+// caches so.
+func (c PreciseCache) Chain(tokens []uint64, salt string) *TokenChain {
+	size := c.withDefaults().BlockTokens
+	chain := &TokenChain{blocks: make([]uint64, 0, len(tokens)/size), tokens: len(tokens), size: size}
+	var extra, parent uint64
+	if salt != "" {
+		extra = ExtraHash(salt)
 	}
-	c := &exactChain{blocks: make([]uint64, 0, len(r.Tokens)/size), tokens: len(r.Tokens), size: size}
-	extra, parent := uint64(0), uint64(0)
-	if r.CacheSalt != "" {
-		extra = ExtraHash(r.CacheSalt)
-	}
-	for rest := r.Tokens; len(rest) >= size; rest = rest[size:] {
-		parent = BlockHash(parent, rest[:size], extra)
-		c.blocks = append(c.blocks, parent)
+	for ; len(tokens) >= size; tokens = tokens[size:] {
+		parent = BlockHash(parent, tokens[:size], extra)
+		chain.blocks = append(chain.blocks, parent)
 		extra = 0 // engines put the salt into the first block alone
 	}
-	return c
+	return chain
 }
+
+// Blocks is how many full blocks the prompt has.
+func (c *TokenChain) Blocks() int { return len(c.blocks) }

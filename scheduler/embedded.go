@@ -79,10 +79,9 @@ func (e *Embedded) Schedule(ctx context.Context, r Request) (Lease, error) {
 	if ctx.Err() != nil {
 		return nil, cancelled(ctx)
 	}
-	h := e.fleet.hasher.Load()
-	r.chain, r.Prompt = h.chain(&r), nil
-	if r.exact, r.Tokens = exactChainOf(&r, h.exact), nil; r.exact != nil {
-		r.InputTokens = r.exact.tokens
+	r.chain, r.Prompt = e.fleet.hasher.Load().chain(&r), nil
+	if r.Tokens != nil {
+		r.InputTokens = r.Tokens.tokens
 	}
 	l, w, refusal := e.enter(&r)
 	e.fleet.free(r.chain) // unless the waiter or the lease has it

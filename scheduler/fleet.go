@@ -66,6 +66,8 @@ type fleet struct {
 	cut            PrefixCache // how prompts are cut into them
 	exact          exactIndex  // of the endpoints that report what they have
 	marks          marks
+	followed       int // tokens of the blocks that are reported; 0: reports are dropped
+	somewhere      int // the endpoint that was asked something last
 	hasher         atomic.Pointer[hasher]
 	chains         sync.Pool
 	bindings       bindings
@@ -189,12 +191,10 @@ func (f *fleet) measure() {
 			tokens = max(tokens, p.load.BlockSize)
 		}
 	}
-	exact := f.follow()
-	if tokens != f.blockTokens || cfg != f.cut || f.hasher.Load().exact != exact { // nothing that is known fits any more
+	f.follow()
+	if tokens != f.blockTokens || cfg != f.cut { // nothing that is known fits any more
 		f.blockTokens, f.cut = tokens, cfg
-		h := newHasher(cfg, tokens, &f.chains)
-		h.exact = exact
-		f.hasher.Store(h)
+		f.hasher.Store(newHasher(cfg, tokens, &f.chains))
 		for _, p := range f.endpoints {
 			f.prefix.clear(&p.cache)
 		}

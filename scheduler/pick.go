@@ -16,7 +16,7 @@ type sheet struct {
 	request *Request
 	now     time.Time
 	chain   *chain      // of the prompt; nil: none, or of no interest
-	exact   *exactChain // of its tokens; nil: not known, or of no interest
+	exact   *TokenChain // of its tokens; nil: not known, or of no interest
 	most    int         // blocks of it that some endpoint has
 	session *binding    // that the request belongs to, or nil
 	input   int         // tokens of the prompt
@@ -277,8 +277,8 @@ func (f *fleet) recall(a *sheet) {
 			a.input = a.chain.bytes / f.profile.prefix.BytesPerToken
 		}
 	}
-	if h := f.profile.precise; r.exact != nil && h.Enabled && r.exact.size == h.BlockTokens {
-		a.exact = r.exact
+	if h := f.profile.precise; r.Tokens != nil && h.Enabled && r.Tokens.size == h.BlockTokens {
+		a.exact = r.Tokens
 		f.exact.search(a.exact.blocks)
 		f.marks.advance(f.prefix.clock, h.Speculative, a.now)
 	}
@@ -416,3 +416,18 @@ func (f *fleet) explain(a *sheet) []Candidate {
 
 // chance is the picker's source of randomness.
 func chance(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, seed)) } //nolint:gosec // not for secrets
+
+// Somewhere names an endpoint that can be asked something beside requests: one
+// that is healthy, each in its turn. False: there is none.
+func (e *Embedded) Somewhere() (Target, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f := &e.fleet
+	for range f.endpoints {
+		f.somewhere = (f.somewhere + 1) % len(f.endpoints)
+		if p := f.endpoints[f.somewhere]; p.health == Healthy && !p.Draining && !p.open() {
+			return p.targets[0], true
+		}
+	}
+	return Target{}, false
+}

@@ -160,18 +160,20 @@ func (f *fleet) forgetReports(p *endpoint) {
 	}
 }
 
-// follow ends what was reported where reports are not followed, or were of
-// blocks of another size. It returns the size; 0: they are not followed.
-func (f *fleet) follow() (blockTokens int) {
+// follow ends what was reported where reports are not followed any more, or were
+// of blocks of another size.
+func (f *fleet) follow() {
+	size := 0
 	if f.profile.precise.Enabled {
-		blockTokens = f.profile.precise.BlockTokens
+		size = f.profile.precise.BlockTokens
 	}
-	if h := f.hasher.Load(); h != nil && h.exact != blockTokens {
-		for _, p := range f.endpoints {
-			f.forgetReports(p)
-		}
+	if size == f.followed {
+		return
 	}
-	return blockTokens
+	f.followed = size
+	for _, p := range f.endpoints {
+		f.forgetReports(p)
+	}
 }
 
 // knows reports whether what the endpoint reported decides for the request.

@@ -65,7 +65,7 @@ func (r *preciseRig) send(tokens []uint64, found func(expected int) int) (endpoi
 	r.n++
 	id := string(rune('0' + r.n%10))
 	l, err := r.Schedule(r.t.Context(), scheduler.Request{
-		ID: id, Model: "m", CacheSalt: "salt", Tokens: tokens, InputTokens: 1,
+		ID: id, Model: "m", CacheSalt: "salt", Tokens: scheduler.PreciseCache{}.Chain(tokens, "salt"), InputTokens: 1,
 	})
 	if err != nil {
 		r.t.Fatal(err)
@@ -268,7 +268,7 @@ func TestWhatIsOnItsWayCountsForAMoment(t *testing.T) {
 	prompt := [][]byte{make([]byte, 8<<10)}
 	first := ""
 	for i := range 4 {
-		l, err := r.Schedule(t.Context(), scheduler.Request{ID: "x", Model: "m", Prompt: prompt, Tokens: tokensOf(1, 2048)})
+		l, err := r.Schedule(t.Context(), scheduler.Request{ID: "x", Model: "m", Prompt: prompt, Tokens: scheduler.PreciseCache{}.Chain(tokensOf(1, 2048), "")})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,6 @@ type hasher struct {
 	block  int // bytes; 0: prefixes are of no interest
 	blocks int // hashed at most
 	pool   *sync.Pool
-	exact  int // tokens of a block that engines report; 0: of no interest
 }
 
 // minBlockTokens is the least that a block covers, as in llm-d: engines' own

@@ -67,11 +67,10 @@ type Request struct {
 	Revision string        // the only revision whose endpoints may take it, where a pool goes by revisions; "": any
 
 	// Tokens is the prompt as the engine's own tokenizer makes it, where that is
-	// known and the pool follows its endpoints' caches; not kept.
-	Tokens []uint64
+	// known and the pool follows its endpoints' caches (Profile.Precise); else nil.
+	Tokens *TokenChain
 
-	chain *chain      // of Prompt
-	exact *exactChain // of Tokens
+	chain *chain // of Prompt
 }
 
 // EnginePath is Path, or that of a chat.

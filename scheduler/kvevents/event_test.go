@@ -106,7 +106,7 @@ func TestASaltIsPartOfTheName(t *testing.T) {
 	}}))
 	r.expects(scheduler.Trusted, 2)
 	for salt, want := range map[string]int{"mine": 32, "yours": 0, "": 0} {
-		l, err := r.Schedule(t.Context(), scheduler.Request{ID: "of " + salt, Model: "m", CacheSalt: salt, Tokens: append(prompt(2), 9)})
+		l, err := r.Schedule(t.Context(), scheduler.Request{ID: "of " + salt, Model: "m", CacheSalt: salt, Tokens: scheduler.PreciseCache{}.Chain(append(prompt(2), 9), salt)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -249,7 +249,7 @@ func (r *reader) expects(trust scheduler.Trust, blocks int) {
 // cached is how much of the first blocks of a prompt is expected to be found.
 func (r *reader) cached(n int) int {
 	r.t.Helper()
-	l, err := r.Schedule(r.t.Context(), scheduler.Request{ID: "1", Model: "m", Tokens: append(prompt(n), 1<<40)})
+	l, err := r.Schedule(r.t.Context(), scheduler.Request{ID: "1", Model: "m", Tokens: scheduler.PreciseCache{}.Chain(append(prompt(n), 1<<40), "")})
 	if err != nil {
 		r.t.Fatal(err)
 	}
