@@ -12,7 +12,6 @@ import (
 
 	extprocconfig "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
 	"weir/scheduler"
@@ -28,7 +27,7 @@ type stream = extprocv3.ExternalProcessor_ProcessClient
 // ask sends the request and waits for the decision. Ctx is the stream's: it
 // lives on with the lease.
 func (c *Client) ask(ctx context.Context, peer Peer, r *scheduler.Request) (*lease, error) {
-	s, err := extprocv3.NewExternalProcessorClient(peer.Conn()).Process(c.announce(ctx), grpc.MaxCallRecvMsgSize(maxMessage))
+	s, err := extprocv3.NewExternalProcessorClient(peer.Conn()).Process(c.announce(ctx), callOptions()...)
 	if err != nil {
 		return nil, failed(err)
 	}

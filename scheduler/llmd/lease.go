@@ -77,13 +77,16 @@ func (l *lease) Body() []byte {
 // endpoint back, and gives its notes of the session. The rest is an echo.
 func (l *lease) read() {
 	defer l.over()
+	var e echo
 	for {
-		m, err := l.stream.Recv()
-		if err != nil {
+		if err := l.stream.RecvMsg(&e); err != nil {
 			l.lost(err)
 			return
 		}
-		switch part := m.GetResponse().(type) {
+		if e.body {
+			continue
+		}
+		switch part := e.message.GetResponse().(type) {
 		case *extprocv3.ProcessingResponse_ImmediateResponse:
 			if !l.revoked(part.ImmediateResponse) {
 				return
