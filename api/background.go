@@ -16,11 +16,11 @@ func (s *Server) orderResponse(ctx context.Context, x *exchange, run *responses.
 	if s.background == nil {
 		return &responses.Problem{Param: "background", Code: "unsupported_value", Message: "This server makes no responses in the background."}
 	}
-	id, object, err := s.background.Order(ctx, run)
+	id, object, err := s.background.Order(ctx, run, s.keepOrder(x))
 	if err != nil {
 		return backgroundError(err, id)
 	}
-	s.keepOrder(ctx, x)
+	x.once.order()
 	out := s.newSink(x, run.Ignored())
 	defer out.close()
 	if run.Streamed() {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"weir/api/inference"
 	"weir/gateway/replay"
 )
@@ -18,6 +20,8 @@ import (
 type Replays interface {
 	Claim(ctx context.Context, a *replay.Asked) (replay.Outcome, replay.Answer, error)
 	Keep(ctx context.Context, a *replay.Asked, mediaType string, body []byte) error
+	// KeepWith keeps in the transaction that there was an answer; it may follow.
+	KeepWith(ctx context.Context, tx pgx.Tx, a *replay.Asked) error
 	Drop(ctx context.Context, a *replay.Asked) error
 }
 
@@ -126,19 +130,22 @@ func (s *Server) answerAgain(x *exchange, a replay.Answer) {
 	_, _ = x.w.Write(a.Body) // whether the caller still listens changes nothing
 }
 
-// keepOrder keeps, as soon as a request is to go on without its caller, that it
-// is not to be run again: who runs it has another request's id, by which nobody
-// would find it if this replica died. The answer may follow.
-func (s *Server) keepOrder(ctx context.Context, x *exchange) {
+// keepOrder keeps, in the transaction in which a request is made one that goes on
+// without its caller, that it is not to be run again: who runs it has another
+// request's id, by which nobody would find it if this replica died. The answer may
+// follow.
+func (s *Server) keepOrder(x *exchange) func(context.Context, pgx.Tx) error {
 	o := x.once
 	if o == nil || !o.claimed {
-		return
+		return nil
 	}
-	o.ordered = true
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endOfClaims)
-	defer cancel()
-	if err := s.replays.Keep(ctx, &o.asked, "", nil); err != nil {
-		s.log.WarnContext(ctx, "order not kept for its key", "request_id", x.id, "error", err)
+	return func(ctx context.Context, tx pgx.Tx) error { return s.replays.KeepWith(ctx, tx, &o.asked) }
+}
+
+// order notes that the request goes on without its caller.
+func (o *once) order() {
+	if o != nil {
+		o.ordered = o.claimed
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"weir/gateway"
 	"weir/gateway/replay"
 )
@@ -55,6 +57,10 @@ func (s *shelf) Keep(_ context.Context, a *replay.Asked, mediaType string, body 
 	}
 	k.answer = replay.Answer{Request: a.Request, Type: mediaType, Body: append([]byte(nil), body...)}
 	return nil
+}
+
+func (s *shelf) KeepWith(ctx context.Context, _ pgx.Tx, a *replay.Asked) error {
+	return s.Keep(ctx, a, "", nil)
 }
 
 func (s *shelf) Drop(_ context.Context, a *replay.Asked) error {

@@ -22,6 +22,7 @@ type trace struct {
 	tenant, request string
 	dispatched      atomic.Bool  // a model server has been reached
 	input           atomic.Int64 // as the engine counts it; 0 until it says
+	cached          atomic.Int64 // of the input, as it is billed
 	output          atomic.Int64
 
 	told admission.Progress // of the last checkpoint; only the checkpoints use it
@@ -47,14 +48,16 @@ func (t *traces) remove(x *trace) {
 	delete(t.set, x)
 }
 
-// follow notes what the meter has read. The input doesn't change while an answer
-// goes on: it is looked for until it is there.
-func (t *trace) follow(m *meter) {
+// follow notes what the meter has read, as it is billed. The input doesn't change
+// while an answer goes on: it is looked for until it is there.
+func (t *trace) follow(m *meter, billed func(billing.Usage) billing.Usage) {
 	t.output.Store(m.output)
 	if t.input.Load() != 0 || len(m.raw) == 0 {
 		return
 	}
 	if u, source := m.usage(false); source == billing.UpstreamPartial {
+		u = billed(u)
+		t.cached.Store(u.InputCached) // before what says that it is there
 		t.input.Store(u.Input())
 	}
 }
@@ -67,6 +70,9 @@ func (t *traces) moved() (far []admission.Progress) {
 		now := admission.Progress{
 			Tenant: x.tenant, Request: x.request,
 			Dispatched: x.dispatched.Load(), Input: x.input.Load(), Output: x.output.Load(),
+		}
+		if now.Input > 0 {
+			now.Cached = x.cached.Load()
 		}
 		if now.Dispatched && now != x.told {
 			x.told = now

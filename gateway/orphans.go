@@ -163,7 +163,8 @@ func (o *Orphans) receipt(in *admission.Intent) billing.Receipt {
 		return r
 	}
 	r.Attempts, r.UsageSource = 1, billing.GatewayCount
-	r.Usage = billing.Usage{InputUncached: in.Input, Output: in.Output}
+	cached := min(in.Cached, in.Input)
+	r.Usage = billing.Usage{InputUncached: in.Input - cached, InputCached: cached, Output: in.Output}
 	if in.Input == 0 {
 		r.Usage.InputUncached = in.Prompt
 	}

@@ -63,7 +63,7 @@ func left(t *testing.T) (dir string) {
 	}
 	if err := m.Checkpoint(t.Context(), []admission.Progress{
 		{Tenant: "ten_a", Request: "req_1", Dispatched: true},
-		{Tenant: "ten_a", Request: "req_2", Dispatched: true, Input: 90, Output: 40},
+		{Tenant: "ten_a", Request: "req_2", Dispatched: true, Input: 90, Cached: 30, Output: 40},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestOrphansAreBilledAsFarAsTheyAreKnownToHaveCome(t *testing.T) {
 	}{
 		"req_0": {},
 		"req_1": {billing.Usage{InputUncached: 100}, 100_000, 1},
-		"req_2": {billing.Usage{InputUncached: 90, Output: 40}, 170_000, 1},
+		"req_2": {billing.Usage{InputUncached: 60, InputCached: 30, Output: 40}, 155_000, 1},
 	}
 	for _, r := range l.all() {
 		w := want[r.RequestID]

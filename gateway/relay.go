@@ -96,7 +96,7 @@ func (x *exchange) burst(ctx context.Context, s *splitter, r wire) (done, broke 
 	}
 	x.made += len(out)
 	if x.trace != nil {
-		x.trace.follow(&x.meter)
+		x.trace.follow(&x.meter, x.billed)
 	}
 	if len(out) > 0 {
 		if gone := x.out.send(ctx, out); gone != nil && !done {

@@ -86,8 +86,8 @@ func NewBackground(log *slog.Logger, s *Service, deps BackgroundDeps) *Backgroun
 
 // Order stores a response that is to be made in the background, and the job
 // that makes it. It returns the response as it stands: queued. What a caller is
-// told of is on disk before.
-func (b *Background) Order(ctx context.Context, r *Run) (id string, object []byte, err error) {
+// told of is on disk before, with what is to be done also.
+func (b *Background) Order(ctx context.Context, r *Run, also func(context.Context, pgx.Tx) error) (id string, object []byte, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stream.begin(Queued)
@@ -97,7 +97,7 @@ func (b *Background) Order(ctx context.Context, r *Run) (id string, object []byt
 		// and nobody may read it until then.
 		b.append(ctx, RunID{rec.Owner.Tenant, r.id}, r.stream)
 	}
-	err = b.deps.Runs.Order(ctx, &Ordered{Record: rec, Request: r.create.body, ClientID: r.call.ClientRequestID}, b.deps.Enqueue)
+	err = b.deps.Runs.Order(ctx, &Ordered{Record: rec, Request: r.create.body, ClientID: r.call.ClientRequestID, Also: also}, b.deps.Enqueue)
 	if err != nil {
 		_ = b.deps.Events.Drop(context.WithoutCancel(ctx), logKey(rec.Owner.Tenant, r.id)) // else it expires
 		return "", nil, err

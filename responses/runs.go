@@ -24,6 +24,9 @@ type Ordered struct {
 	Record   *Record
 	Request  []byte // as it was sent
 	ClientID string // what the caller calls it
+
+	// Also is done in the same transaction; nil is nothing.
+	Also func(ctx context.Context, tx pgx.Tx) error
 }
 
 // Claimed is a run in the hands of its runner.
@@ -69,8 +72,8 @@ func NewRuns(worker *pgxpool.Pool, store *Postgres) *Runs {
 
 const aboutRequest = "run|"
 
-// Order stores a response as queued, its run, and the job that enqueue adds, in
-// one transaction. The error may be ErrTooManyRuns.
+// Order stores a response as queued, its run, the job that enqueue adds, and what
+// else belongs to it, in one transaction. The error may be ErrTooManyRuns.
 func (r *Runs) Order(ctx context.Context, o *Ordered, enqueue func(context.Context, pgx.Tx, RunID) error) error {
 	rec := o.Record
 	keys, err := r.vault.Keys(ctx, rec.Owner.Tenant)
@@ -94,6 +97,11 @@ func (r *Runs) Order(ctx context.Context, o *Ordered, enqueue func(context.Conte
 		}
 		if !room {
 			return ErrTooManyRuns
+		}
+		if o.Also != nil {
+			if err := o.Also(ctx, tx); err != nil {
+				return fmt.Errorf("order run of %s: %w", rec.ID, err)
+			}
 		}
 		return enqueue(ctx, tx, RunID{rec.Owner.Tenant, rec.ID})
 	})

@@ -49,6 +49,10 @@ func TestAResponseAndItsJobAreOrderedTogetherOrNotAtAll(t *testing.T) {
 	if n := h.count(t, `SELECT (SELECT count(*) FROM responses) + (SELECT count(*) FROM response_runs)`); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
+	err = runs.Order(t.Context(), &responses.Ordered{Record: r, Request: []byte(`{}`), Also: func(context.Context, pgx.Tx) error { return failed }}, noJob)
+	if n := h.count(t, `SELECT (SELECT count(*) FROM responses) + (SELECT count(*) FROM response_runs)`); !errors.Is(err, failed) || n != 0 {
+		t.Errorf("what belongs to it failed: %v, and %d rows are left", err, n)
+	}
 	h.order(t, runs)
 	if n := h.count(t, `SELECT count(*) FROM response_runs WHERE request::text LIKE '%' || encode('secret', 'hex') || '%'`); n != 0 {
 		t.Error("a request lies there unsealed")

@@ -30,6 +30,7 @@ type Intent struct {
 	// As of the last checkpoint; nothing before the first.
 	Dispatched bool  `json:"-"`
 	Input      int64 `json:"-"` // tokens, as the engine counts them; 0 until it says
+	Cached     int64 `json:"-"` // of the input
 	Output     int64 `json:"-"`
 }
 
@@ -38,6 +39,7 @@ type Progress struct {
 	Tenant, Request string
 	Dispatched      bool // a model server has it
 	Input, Output   int64
+	Cached          int64 // of the input
 }
 
 // Intents keeps the intents of the requests under way until they are released,
@@ -76,18 +78,25 @@ func (p *Progress) mark() string {
 	if p.Dispatched {
 		dispatched = "1"
 	}
-	return dispatched + " " + strconv.FormatInt(p.Input, 10) + " " + strconv.FormatInt(p.Output, 10)
+	mark := dispatched + " " + strconv.FormatInt(p.Input, 10) + " " + strconv.FormatInt(p.Output, 10)
+	if p.Cached > 0 {
+		mark += " " + strconv.FormatInt(p.Cached, 10)
+	}
+	return mark
 }
 
 // note puts a mark into the intent. One that can't be read says nothing.
 func (in *Intent) note(mark string) {
 	fields := strings.Fields(mark)
-	if len(fields) != 3 {
+	if len(fields) != 3 && len(fields) != 4 {
 		return
 	}
-	input, err1 := strconv.ParseInt(fields[1], 10, 64)
-	output, err2 := strconv.ParseInt(fields[2], 10, 64)
-	if err1 == nil && err2 == nil {
-		in.Dispatched, in.Input, in.Output = fields[0] == "1", input, output
+	var n [3]int64 // input, output, and what was cached where any was
+	for i, field := range fields[1:] {
+		var err error
+		if n[i], err = strconv.ParseInt(field, 10, 64); err != nil {
+			return
+		}
 	}
+	in.Dispatched, in.Input, in.Output, in.Cached = fields[0] == "1", n[0], n[1], n[2]
 }

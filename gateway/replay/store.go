@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"weir/tenants"
@@ -155,6 +156,15 @@ func (s *Store) Keep(ctx context.Context, a *Asked, mediaType string, body []byt
 	_, err := s.worker.Exec(ctx, `SELECT weir_keep_answer($1, $2, $3, $4, $5)`, a.Tenant, a.hash(), a.Request, mediaType, box)
 	if err != nil {
 		s.owe(owed{asked: *a})
+		return fmt.Errorf("keep answer: %w", err)
+	}
+	return nil
+}
+
+// KeepWith is Keep without a body, as part of a transaction of the worker's: what
+// was asked for is on record with it, or neither is.
+func (s *Store) KeepWith(ctx context.Context, tx pgx.Tx, a *Asked) error {
+	if _, err := tx.Exec(ctx, `SELECT weir_keep_answer($1, $2, $3, '', NULL)`, a.Tenant, a.hash(), a.Request); err != nil {
 		return fmt.Errorf("keep answer: %w", err)
 	}
 	return nil

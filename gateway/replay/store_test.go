@@ -233,12 +233,14 @@ func TestAKeyIsInUseUntilWhatItsReplicaLeftIsSettled(t *testing.T) {
 		name     string
 		replica  string
 		settled  bool
+		unsent   bool // the sweeper found that no model server had it
 		dead     time.Duration
 		unsteady bool
 		want     replay.Outcome
 	}{
 		{name: "forgotten, and nothing was settled", replica: forgotten, want: replay.Claimed},
 		{name: "forgotten after it was settled", replica: forgotten, settled: true, want: replay.Lost},
+		{name: "forgotten, and what was settled is that no model server had it", replica: forgotten, settled: true, unsent: true, want: replay.Claimed},
 		{name: "forgotten, and we can't tell", replica: forgotten, unsteady: true, want: replay.Running},
 		{name: "stopped just now", replica: stopped, want: replay.Running},
 		{name: "stopped just now, and its answer may still come", replica: stopped, settled: true, want: replay.Running},
@@ -259,6 +261,15 @@ func TestAKeyIsInUseUntilWhatItsReplicaLeftIsSettled(t *testing.T) {
 			}
 			if tt.settled {
 				h.exec(t, `INSERT INTO receipt_ids (tenant_id, request_id, settled_at) VALUES ($1, $2, now())`, first.Tenant, first.Request)
+			}
+			if tt.unsent {
+				h.exec(t, `
+					INSERT INTO receipts (tenant_id, settled_at, request_id, client_request_id, project_id, key_id, operation, model, pool, endpoint,
+						attempts, stream, band, priority, tier, input_uncached, input_cached, output, reasoning, usage_source, price_version, cost_nano,
+						started_at, queue_us, ttft_us, duration_us, outcome)
+					SELECT tenant_id, settled_at, request_id, '', '', '', 'chat', 'm', '', '', 0, false, '', 0, '', 0, 0, 0, 0, 'none', 0, 0,
+						now(), 0, 0, 0, 'orphaned'
+					  FROM receipt_ids`)
 			}
 			h.Store = h.open(t, replay.Config{Dead: tt.dead, Steady: func() bool { return !tt.unsteady }})
 			h.want(t, h.asked("req_2", "k"), tt.want)
@@ -333,4 +344,27 @@ func TestAnswersExpireAndAreBounded(t *testing.T) {
 	for i, want := range []replay.Outcome{replay.Claimed, replay.Bare, replay.Done, replay.Done} {
 		h.want(t, h.asked("req_again", fmt.Sprint("k", i)), want)
 	}
+}
+
+// What is asked for in a transaction and that it is not to be asked for again are
+// on record both, or neither is.
+func TestAnOrderKeepsItsKeyOrNeitherIs(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	first := h.asked("req_1", "k")
+	h.want(t, first, replay.Claimed)
+	broken := errors.New("the order fails")
+	order := func(fault error) error {
+		return pgx.BeginFunc(t.Context(), h.db.Worker, func(tx pgx.Tx) error {
+			return errors.Join(h.KeepWith(t.Context(), tx, first), fault)
+		})
+	}
+	if err := order(broken); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	h.want(t, h.asked("req_2", "k"), replay.Running)
+	if err := order(nil); err != nil {
+		t.Error(err)
+	}
+	h.want(t, h.asked("req_3", "k"), replay.Bare)
 }
