@@ -26,7 +26,7 @@ const (
 )
 
 // Said is what a picker said when it refused, for the operator.
-type Said struct {
+type Said struct { //nolint:errname // what was said, in a refusal
 	Status  int
 	Reason  string // x-llm-d-request-dropped-reason; "" when there was none
 	Message string // at most 256 bytes, printable

@@ -47,7 +47,7 @@ func ReadReport(b []byte) (scheduler.Progress, error) {
 	if err != nil {
 		return scheduler.Progress{}, fmt.Errorf("a report's tokens: %w", err)
 	}
-	p.OutputTokens = int(n) //nolint:gosec // 40 bits fit
+	p.OutputTokens = int(n)
 	return p, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -172,7 +173,7 @@ func (c *Client) targets(a *extproc.Answer) ([]scheduler.Target, error) {
 	targets := make([]scheduler.Target, 0, len(a.Destinations))
 	for _, host := range a.Destinations {
 		if t, ok := c.cfg.Allowed(host); ok {
-			t.Headers = append(t.Headers[:len(t.Headers):len(t.Headers)], a.Headers...)
+			t.Headers = append(slices.Clip(t.Headers), a.Headers...)
 			targets = append(targets, t)
 		}
 	}

@@ -1,3 +1,4 @@
+//nolint:thelper // the functions given to alone are the tests themselves
 package llmd_test
 
 import (

@@ -49,11 +49,7 @@ var _ scheduler.Lease = (*lease)(nil)
 // at the latest drainTime after the lease's end.
 func (c *Client) begin(l *lease) {
 	c.counts.live.Add(1)
-	c.work.Add(1) // Schedule's own count is still held: Wait can't have passed
-	go func() {
-		defer c.work.Done()
-		l.read()
-	}()
+	c.work.Go(l.read) // Schedule's own count is still held: Wait can't have passed
 }
 
 // Told is what the picker said beside its decision: what it is called, and how
@@ -95,8 +91,8 @@ func (l *lease) read() {
 			set := part.ResponseHeaders.GetResponse().GetHeaderMutation()
 			l.client.sessions.keep(l.session, extproc.GetSet(set, extproc.SessionToken))
 			if ms, err := strconv.ParseUint(extproc.GetSet(set, extproc.QueueMilliseconds), 10, 31); err == nil {
-				l.client.pace.note(l.band, time.Duration(ms)*time.Millisecond) //nolint:gosec // 31 bits fit
-				l.told.Store(int64(ms) + 1)                                    //nolint:gosec // as above
+				l.client.pace.note(l.band, time.Duration(ms)*time.Millisecond)
+				l.told.Store(int64(ms) + 1)
 			}
 		default:
 		}
@@ -149,6 +145,8 @@ func (l *lease) revoked(m *extprocv3.ImmediateResponse) (listens bool) {
 		l.client.counts.evicted.Add(1)
 	case early && !evicts:
 		l.client.counts.lost.Add(1)
+		said := extproc.ReadRefusal(m)
+		l.client.log.Warn("a picker gave a running answer up; the answer goes on", "picker", l.peer.Name(), "error", said.Err)
 	}
 	return listens
 }

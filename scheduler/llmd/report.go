@@ -151,11 +151,7 @@ func (l *lease) write() {
 		return
 	}
 	l.writing = true
-	l.client.work.Add(1) // the reader's count is still held, or the stream has gone
-	go func() {
-		defer l.client.work.Done()
-		l.flush()
-	}()
+	l.client.work.Go(l.flush) // the reader's count is still held, or the stream has gone
 }
 
 // flush sends until nothing is left. Only it sends on the stream.

@@ -97,7 +97,7 @@ func (c *Client) insist(wait context.Context, r *scheduler.Request, began time.T
 		if !isLost(err) || wait.Err() != nil || now.Sub(lostAt) >= c.cfg.Patience {
 			return nil, err
 		}
-		pause := time.NewTimer(backoff)
+		pause := time.NewTimer(jitter(backoff)) // a whole queue comes again
 		select {
 		case <-wait.Done():
 			pause.Stop()

@@ -135,16 +135,7 @@ func strict(m *corev3.HeaderMap) (map[string]string, error) {
 // decision is what a picker says when it has chosen: the destination in header
 // and metadata, an echo of all that it was told, then the body.
 func (s *Server) decision(x *Exchange, it *item) []*extprocv3.ProcessingResponse {
-	where := it.at.Address
-	if s.cfg.Fallbacks {
-		s.mu.Lock()
-		for _, e := range s.endpoints {
-			if e.Address != it.at.Address {
-				where += "," + e.Address
-			}
-		}
-		s.mu.Unlock()
-	}
+	where := s.destinations(it)
 	body := x.Body
 	if s.cfg.Mutate != nil {
 		body = s.cfg.Mutate(bytes.Clone(body))
@@ -154,6 +145,21 @@ func (s *Server) decision(x *Exchange, it *item) []*extprocv3.ProcessingResponse
 		headers = append(headers, [2]string{name, x.Headers[name]})
 	}
 	return Decision(where, append(headers, s.cfg.Upstream...), body)
+}
+
+// destinations names the item's endpoint first.
+func (s *Server) destinations(it *item) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := []string{it.at.Address}
+	if s.cfg.Fallbacks {
+		for _, e := range s.endpoints {
+			if e.Address != it.at.Address {
+				all = append(all, e.Address)
+			}
+		}
+	}
+	return strings.Join(all, ",")
 }
 
 // Decision builds a decision from its parts.
