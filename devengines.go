@@ -165,6 +165,14 @@ func askModels(ctx context.Context, url string) (names []string, engine string, 
 	return names, engine, nil
 }
 
+// defaultBands are the playground's bands, and those of the manifests in
+// deploy/llm-d.
+const defaultBands = `bands:
+  - {name: interactive, priority: 100}
+  - {name: standard, priority: 0}
+  - {name: batch, priority: -10}
+`
+
 // applyCatalogue puts the engines into the database as an operator would.
 func (p *playground) applyCatalogue(ctx context.Context, e *devEngines) error {
 	var pools strings.Builder
@@ -172,11 +180,7 @@ func (p *playground) applyCatalogue(ctx context.Context, e *devEngines) error {
 		pools.WriteString(pool.yaml(p.secret.Tenant))
 	}
 	text := fmt.Sprintf(`apiVersion: weir/v1
-bands:
-  - {name: interactive, priority: 100}
-  - {name: standard, priority: 0}
-  - {name: batch, priority: -10}
-plans:
+%splans:
   dev:
     bands: {default: standard, priority: interactive, flex: batch, batch: batch, background: batch}
     weight: 1
@@ -189,7 +193,7 @@ pools:
   %s
 prices:
   %s
-`, strings.Join(e.routes, "\n  "), indent(pools.String()), strings.Join(e.prices, "\n  "))
+`, defaultBands, strings.Join(e.routes, "\n  "), indent(pools.String()), strings.Join(e.prices, "\n  "))
 	doc, warnings, err := catalogue.Parse([]byte(text))
 	if err != nil {
 		return fmt.Errorf("the playground's own catalogue: %w", err)

@@ -88,8 +88,9 @@ func storyWaitFor(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Check(err)
 		res, err := http.DefaultClient.Do(req)
 		if err == nil {
+			page, _ := io.ReadAll(res.Body)
 			res.Body.Close()
-			if res.StatusCode == http.StatusOK {
+			if res.StatusCode == http.StatusOK && (len(args) < 2 || strings.Contains(string(page), args[1])) {
 				return
 			}
 		}

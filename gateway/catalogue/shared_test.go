@@ -1,6 +1,7 @@
 package catalogue_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -109,5 +110,28 @@ func TestPlaintextIsToldApart(t *testing.T) {
 		if got := (catalogue.Shared{EPP: []string{address}}).Plaintext(); got != plain {
 			t.Errorf("%s: plaintext is %v", address, got)
 		}
+	}
+}
+
+// What the page shows is what may be written.
+func TestTheExamplesOfSharedSchedulersAreRead(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/shared-scheduler.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(page), "```yaml\n")[1:]
+	for _, block := range blocks {
+		text, _, _ := strings.Cut(block, "```")
+		doc, warnings, err := catalogue.Parse([]byte("apiVersion: weir/v1\nbands: [{name: standard, priority: 0}]\n" + text))
+		if err == nil {
+			err = doc.Validate()
+		}
+		if err != nil || len(warnings) > 0 || len(doc.Pools) != 1 {
+			t.Errorf("%v, warnings %q, in\n%s", err, warnings, text)
+		}
+	}
+	if len(blocks) != 2 {
+		t.Errorf("%d examples", len(blocks))
 	}
 }
