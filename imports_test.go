@@ -23,7 +23,7 @@ func allowedImports() map[string][]string {
 		"api":                     {"api/inference", "gateway/replay", "responses", "gateway", "gateway/catalogue", "gateway/media", "billing", "tenants", "scheduler"},
 		"api/inference":           {"api/inference/jsonscan", "gateway", "gateway/catalogue", "gateway/media", "tenants"},
 		"api/inference/jsonscan":  {},
-		"gateway":                 {"gateway/admission", "gateway/catalogue", "gateway/conformance", "gateway/upstream", "billing", "tenants", "scheduler", "scheduler/extproc", "scheduler/llmd", "scheduler/pool"},
+		"gateway":                 {"gateway/admission", "gateway/catalogue", "gateway/conformance", "gateway/upstream", "billing", "tenants", "scheduler", "scheduler/extproc", "scheduler/llmd", "scheduler/pool", "scheduler/kvevents"},
 		"gateway/admission":       {},
 		"gateway/upstream":        {},
 		"gateway/conformance":     {"scheduler", "scheduler/pool"},

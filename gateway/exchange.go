@@ -30,6 +30,7 @@ type exchange struct {
 	queue  scheduler.Scheduler
 	// Whether the pool's document has engines told the priority.
 	tellPriority bool
+	precise      scheduler.PreciseCache // how the pool follows its engines' caches
 	band         string
 	priority     int
 	tier         tenants.Tier
@@ -44,7 +45,8 @@ type exchange struct {
 	// The present attempt, and what is known from all of them.
 	body      []byte
 	salt      string
-	lease     scheduler.Lease // nil when none is live
+	chained   *scheduler.TokenChain // of the prompt, where the pool wants it and it is known
+	lease     scheduler.Lease       // nil when none is live
 	targets   []scheduler.Target
 	endpoint  string
 	hideCache bool // the endpoint doesn't keep tenants apart
@@ -89,6 +91,7 @@ func (x *exchange) run(ctx context.Context) *Error {
 	}
 	x.salt = x.g.engines.cacheSalt(x.call.Principal.Tenant, x.model.Name)
 	x.body = bounded(engineBody(&x.call, x.model, x.pool, x.salt), &x.call, x.purse.clamp)
+	x.chained = x.tokens(ctx)
 	for {
 		if err := x.schedule(ctx); err != nil {
 			return err

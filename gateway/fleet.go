@@ -135,7 +135,8 @@ func (f *Fleet) Run(ctx context.Context) error {
 			if p.stop == nil {
 				var each context.Context
 				each, p.stop = context.WithCancel(ctx)
-				watchers.Go(func() { _ = p.watcher.Run(each) }) // always nil
+				watchers.Go(func() { _ = p.watcher.Run(each) })           // always nil
+				watchers.Go(func() { _ = p.feed.caches.group.Run(each) }) // likewise
 			}
 			if q := p.shared; q != nil && q.start() {
 				watchers.Go(func() { q.run(ctx) }) // longer than the pool, if it has to
@@ -185,6 +186,7 @@ func (f *Fleet) reconcile(snap *catalogue.Snapshot) {
 			f.share(w, p)
 		}
 		w.pool = p
+		w.feed.caches.follow(p, settings.Config.Profile.Precise)
 		f.place(w.watcher, p, settings.Config.Detector.Staleness)
 	}
 	for name, w := range f.pools {
@@ -227,6 +229,7 @@ func (w *watched) close() {
 func (f *Fleet) newPool(p *catalogue.Pool, settings catalogue.Scheduler) *watched {
 	w := &watched{scheduler: scheduler.New(settings.Config.Divided(f.replicas), time.Now), settings: settings, pool: p}
 	w.feed.Embedded = w.scheduler
+	w.feed.caches = newCaches(f.log.With("pool", p.Name), w.scheduler)
 	w.watcher = pool.New(f.log.With("pool", p.Name), pool.Config{}, &w.feed)
 	f.share(w, p)
 	return w

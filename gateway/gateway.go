@@ -95,20 +95,21 @@ func (c Config) withDefaults() Config {
 
 // Gateway runs exchanges. It is safe for concurrent use.
 type Gateway struct {
-	log       *slog.Logger
-	deps      Deps
-	cfg       Config
-	engines   *engines
-	retries   *retryBudget
-	suspects  *suspects
-	isolation *isolation
-	router    *router
-	metrics   *metrics
-	waiters   *waiters
-	traces    *traces
-	running   *running
-	epp       *epp
-	buffers   sync.Pool // *[]byte, for what is sent to callers
+	log        *slog.Logger
+	deps       Deps
+	cfg        Config
+	engines    *engines
+	retries    *retryBudget
+	suspects   *suspects
+	isolation  *isolation
+	router     *router
+	metrics    *metrics
+	waiters    *waiters
+	traces     *traces
+	running    *running
+	epp        *epp
+	tokenizers *tokenizers
+	buffers    sync.Pool // *[]byte, for what is sent to callers
 }
 
 // New makes a Gateway.
@@ -128,6 +129,7 @@ func New(log *slog.Logger, deps Deps, cfg Config) *Gateway {
 		epp:       newEPP(deps.Metrics, max(cfg.FairnessIDs, 0)),
 		buffers:   sync.Pool{New: func() any { return new([]byte) }},
 	}
+	g.tokenizers = newTokenizers(g.engines, deps.Metrics)
 	if deps.Metrics != nil {
 		deps.Metrics.MustRegister(newQueueGauges(g.waiters, g.epp), newRunningGauges(g.running, g.epp))
 	}

@@ -145,7 +145,8 @@ func (x *exchange) takeRoute(snap *catalogue.Snapshot) *Error {
 		r = x.g.router.route(routes, chain, known, x.full)
 	}
 	x.pool, _ = snap.Pool(r.Pool)
-	x.tellPriority = snap.Scheduler(r.Pool).PropagatePriority
+	settings := snap.Scheduler(r.Pool)
+	x.tellPriority, x.precise = settings.PropagatePriority, settings.Config.Profile.Precise
 	queue, ok := x.g.deps.Pools.Scheduler(r.Pool)
 	if !ok {
 		return &Error{Cause: NoEndpoint, Err: fmt.Errorf("pool %s has no scheduler yet", r.Pool)}

@@ -95,6 +95,7 @@ func (x *exchange) request() scheduler.Request {
 		Path:         c.Operation.Path(),
 		Body:         x.body,
 		Prompt:       c.prompt(),
+		Tokens:       x.chained,
 		InputTokens:  int(x.meter.prompt),
 		OutputTokens: x.outputBound(),
 		QueuedAt:     x.queuedAt,

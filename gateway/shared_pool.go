@@ -128,7 +128,8 @@ func schedulerTLS(t *catalogue.SchedulerTLS) (*tls.Config, error) {
 type feed struct {
 	*scheduler.Embedded
 
-	known atomic.Pointer[map[string]scheduler.Target] // by host:port
+	caches *caches
+	known  atomic.Pointer[map[string]scheduler.Target] // by host:port
 }
 
 // SetEndpoints replaces the endpoints, listed and found ones.
@@ -141,6 +142,7 @@ func (f *feed) SetEndpoints(all []scheduler.Endpoint) {
 	}
 	f.known.Store(&known)
 	f.Embedded.SetEndpoints(all)
+	f.caches.of(all)
 }
 
 // hostPort is where a base URL leads; "" where it is none.

@@ -25,6 +25,14 @@ type Endpoint struct {
 	Speed          float64 `yaml:"speed,omitempty"`           // prompt tokens that it prefills in a second
 	CacheBlocks    int     `yaml:"cache_blocks,omitempty"`    // of its prefix cache; zero: as it says itself
 
+	// Where the engine publishes what its prefix cache has, and sends again what
+	// was missed: tcp://host:port or tls://host:port. They hold prompts: without
+	// TLS they are followed on this machine alone, or where the operator says
+	// that the network is encrypted.
+	KVEvents           string `yaml:"kv_events,omitempty"`
+	KVReplay           string `yaml:"kv_replay,omitempty"`
+	KVNetworkEncrypted bool   `yaml:"kv_network_encrypted,omitempty"`
+
 	APIKeyEnv  string `yaml:"api_key_env,omitempty"` // name of the environment variable with the engine's key
 	CAFile     string `yaml:"ca_file,omitempty"`
 	ServerName string `yaml:"server_name,omitempty"` // on its certificate, where that isn't the URL's host
@@ -155,6 +163,7 @@ func (e Endpoint) validateTraits(c *complaints, who string) {
 		c.add("%s: engine is %q: write vllm, sglang, llamacpp or sim", who, e.Engine)
 	}
 	c.keyVariable(who, e.APIKeyEnv)
+	e.validateKV(c, who)
 	if e.MaxConcurrency < 0 {
 		c.add("%s: max_concurrency can't be negative", who)
 	}

@@ -31,6 +31,7 @@ type Feed interface {
 // Source is where one endpoint, or one rank of it, publishes.
 type Source struct {
 	ID     string                                      // the endpoint's, as the feed knows it
+	Key    string                                      // says what the source is: with another one, it is another source
 	Events func(ctx context.Context) (net.Conn, error) // connects to what it publishes
 	Replay func(ctx context.Context) (net.Conn, error) // and to where it sends again what was missed; nil: nowhere
 	Model  string                                      // whose blocks these are where the topic doesn't say
