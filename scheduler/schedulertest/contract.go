@@ -68,7 +68,7 @@ func request(name, fairnessID string, band, i int) scheduler.Request {
 	return scheduler.Request{
 		ID:          id,
 		Flow:        scheduler.Flow{FairnessID: fairnessID, Band: band},
-		Body:        []byte(`{"id":"` + id + `"}`),
+		Body:        []byte(`{"id":"` + id + `","messages":[{"content":"hello","role":"user"}],"model":"m"}`), // a picker reads it
 		InputTokens: 100, OutputTokens: 100,
 	}
 }

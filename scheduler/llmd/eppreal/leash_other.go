@@ -1,0 +1,7 @@
+//go:build !linux
+
+package eppreal
+
+import "syscall"
+
+func leash() *syscall.SysProcAttr { return nil }
