@@ -96,8 +96,8 @@ func realClient(t *testing.T, picker *eppreal.EPP, cfg llmd.Config) *llmd.Client
 }
 
 // A real picker has one number of places for all endpoints alike, and gives
-// them out by their sum. What it counts becomes known a moment after, so that a
-// storm may pass it by one; and it sweeps its queues once a second.
+// them out by their sum. It sweeps its queues once a second. When an endpoint
+// goes it was seen to give one place more than there is.
 func TestClientKeepsTheContractWithARealPicker(t *testing.T) {
 	t.Parallel()
 	realBinary(t)
@@ -121,7 +121,103 @@ func TestClientKeepsTheContractWithARealPicker(t *testing.T) {
 		},
 		Run:    func(t *testing.T, test func(t *testing.T)) { test(t) },
 		Settle: func() { pause(60 * time.Millisecond) },
-		Slack:  3 * time.Second,
-		Can:    schedulertest.Capabilities{Turns: true, RequestTTL: true, LeastLoaded: true, Eviction: true},
+		Slack:  3 * time.Second, Overshoots: true,
+		Can: schedulertest.Capabilities{Turns: true, RequestTTL: true, LeastLoaded: true, Eviction: true},
 	})
+}
+
+// realRequest is the i-th; a real picker reads its body.
+func realRequest(i int) scheduler.Request {
+	return scheduler.Request{
+		ID: fmt.Sprintf("req_%d.1", i), Flow: scheduler.Flow{FairnessID: fmt.Sprintf("tenant-%d", i%3)}, Streams: true,
+		Body: []byte(`{"messages":[{"content":"hello","role":"user"}],"model":"m","stream":true}`), InputTokens: 10, OutputTokens: 10,
+	}
+}
+
+// realAnswer is a request's.
+type realAnswer struct {
+	lease scheduler.Lease
+	err   error
+}
+
+func schedule(t *testing.T, c *llmd.Client, i int) <-chan realAnswer {
+	t.Helper()
+	answer := make(chan realAnswer, 1)
+	go func() {
+		l, err := c.Schedule(t.Context(), realRequest(i))
+		answer <- realAnswer{l, err}
+	}()
+	return answer
+}
+
+// A picker that is killed loses its queues and forgets what runs. No answer that
+// streams is hurt by that; what waited is sent again to the one that comes in
+// its place, or refused when none comes.
+func TestARealPickersEndLosesNothingThatRunsOrWaits(t *testing.T) {
+	t.Parallel()
+	const places, waiting = 4, 6
+	for name, tt := range map[string]struct {
+		patience time.Duration
+		again    bool
+	}{
+		"and is started again": {time.Minute, true},
+		"and stays away":       {200 * time.Millisecond, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			picker := startReal(t, eppreal.Config{Places: places})
+			if err := picker.SetEndpoints(t.Context(), map[string]string{"engine-a": realAddress("a")}); err != nil {
+				t.Fatal(err)
+			}
+			c := realClient(t, picker, llmd.Config{Patience: tt.patience})
+			var running []scheduler.Lease
+			for i := range places {
+				got := <-schedule(t, c, i)
+				if got.err != nil {
+					t.Fatal(got.err)
+				}
+				got.lease.Observe(scheduler.Progress{Kind: scheduler.HeadersReceived})
+				running = append(running, got.lease)
+			}
+			var queued []<-chan realAnswer
+			for i := range waiting {
+				queued = append(queued, schedule(t, c, places+i))
+			}
+			pause(300 * time.Millisecond)
+			picker.Kill()
+
+			for _, l := range running { // their answers go on, with nobody to tell
+				for range 50 {
+					l.Observe(scheduler.Progress{Kind: scheduler.EventReceived, Event: []byte("data: {}\n\n")})
+				}
+				select {
+				case <-l.Evicted():
+					t.Error("an answer was cut because the picker died")
+				default:
+				}
+			}
+			if tt.again {
+				if err := picker.Launch(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i, q := range queued {
+				got := <-q
+				switch {
+				case tt.again && got.err != nil:
+					t.Errorf("request %d that waited was refused: %v", i, got.err)
+				case tt.again:
+					got.lease.End(scheduler.Outcome{Result: scheduler.Completed})
+				case got.err == nil || !strings.Contains(got.err.Error(), string(scheduler.NoEndpoints)):
+					t.Errorf("request %d that waited got %v", i, got.err)
+				}
+			}
+			for _, l := range running {
+				l.End(scheduler.Outcome{Result: scheduler.Completed})
+			}
+			if n := c.Counts(); n.Lost != places || n.Live != 0 || n.Waiting != 0 || tt.again && n.Again < waiting {
+				t.Errorf("counts %+v", n)
+			}
+		})
+	}
 }

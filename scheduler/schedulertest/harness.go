@@ -25,6 +25,9 @@ type Harness struct {
 	Slack time.Duration
 	// Can says what this scheduler does beyond what all must do.
 	Can Capabilities
+	// Overshoots excuses a scheduler that gives out a place too many for a while
+	// when an endpoint goes.
+	Overshoots bool
 }
 
 // Capabilities are promises that not every scheduler makes. What is promised

@@ -7,6 +7,7 @@ package kubestub
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -144,18 +145,27 @@ func (s *Server) replace(plural string, specs, more map[string]object) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
-		kind := "ADDED"
-		if _, known := have[name]; known {
-			kind = "MODIFIED"
-		}
-		o := object{"spec": specs[name]}
+		o := object{"spec": specs[name], "metadata": object{"labels": more[name]["labels"]}}
 		if status, ok := more[name]["status"]; ok {
 			o["status"] = status
 		}
-		o["metadata"] = object{"labels": more[name]["labels"]}
+		kind := "ADDED"
+		if old, known := have[name]; known {
+			if same(old, o) {
+				continue
+			}
+			kind = "MODIFIED"
+		}
 		have[name] = s.stamp(plural, name, o)
 		s.tell(event{Type: kind, Object: have[name], plural: plural})
 	}
+}
+
+// same reports whether nothing changes that anybody could see.
+func same(old, o object) bool {
+	was, _ := old["metadata"].(object)
+	is, _ := o["metadata"].(object)
+	return reflect.DeepEqual(old["spec"], o["spec"]) && reflect.DeepEqual(old["status"], o["status"]) && reflect.DeepEqual(was["labels"], is["labels"])
 }
 
 // stamp is the object with what every object has, at a new version. Holds mu.
