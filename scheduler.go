@@ -102,7 +102,7 @@ func (s *sharedScheduler) wire(ctx context.Context, o schedulerOptions) (err err
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	held := func() bool { return true }
+	conf := epp.Config{MaxBody: s.cfg.MaxBody}
 	if o.catalogue != "" {
 		snapshot, err := readPools(o.catalogue, warn)
 		if err != nil {
@@ -113,7 +113,7 @@ func (s *sharedScheduler) wire(ctx context.Context, o schedulerOptions) (err err
 		if pools.Source, err = s.follow(ctx); err != nil {
 			return err
 		}
-		held = s.lease.Held
+		conf.Primary, conf.Epoch = s.lease.Held, s.lease.Term
 	}
 	for _, name := range o.pools {
 		if _, known := pools.Snapshot().Pool(name); !known {
@@ -122,7 +122,7 @@ func (s *sharedScheduler) wire(ctx context.Context, o schedulerOptions) (err err
 	}
 	s.fleet = gateway.NewFleet(s.log, pools, registry)
 	s.background = append(s.background, s.fleet.Run)
-	s.server = epp.New(s.log, served{s.fleet, pools}, epp.NewMetrics(registry), epp.Config{Primary: held, MaxBody: s.cfg.MaxBody})
+	s.server = epp.New(s.log, served{s.fleet, pools}, epp.NewMetrics(registry), conf)
 	s.ops = api.NewOps(s.log, api.Deps{
 		Config: api.Config{OpsToken: s.cfg.OpsToken.Reveal()}, Gatherer: registry, Checks: s.checks(pools),
 		Pools: func() any { return s.fleet.Pools() },

@@ -67,8 +67,8 @@ func immediate(m *extprocv3.ImmediateResponse) *extprocv3.ProcessingResponse {
 }
 
 // routed tells where the request goes: as a header, and for Envoy's own load
-// balancing as metadata.
-func routed(targets []scheduler.Target, waited time.Duration, own bool) (*extprocv3.ProcessingResponse, error) {
+// balancing as metadata. It adds to the headers.
+func routed(targets []scheduler.Target, h *extproc.Headers) (*extprocv3.ProcessingResponse, error) {
 	places := make([]string, len(targets))
 	for i, t := range targets {
 		u, err := url.Parse(t.URL)
@@ -78,15 +78,11 @@ func routed(targets []scheduler.Target, waited time.Duration, own bool) (*extpro
 		places[i] = hostPort(u)
 	}
 	destination := strings.Join(places, ",")
-	var h extproc.Headers
 	h.Add(extproc.Destination, destination)
 	if len(targets) > 0 {
 		for _, add := range targets[0].Headers {
 			h.Add(strings.ToLower(add[0]), add[1])
 		}
-	}
-	if own { // others' upstream would see it
-		h.Add(extproc.QueueMilliseconds, strconv.FormatInt(waited.Milliseconds(), 10))
 	}
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{

@@ -64,7 +64,31 @@ func known(hostport string) (scheduler.Target, bool) {
 // connect serves a scheduler in memory and returns so many clients' ends.
 func connect(t *testing.T, near scheduler.Scheduler, n int) []*llmd.Client {
 	t.Helper()
-	server := epp.New(slog.New(slog.DiscardHandler), onePool{of: near}, epp.NewMetrics(nil), epp.Config{})
+	clients := make([]*llmd.Client, n)
+	dial := inMemory(t, near, epp.Config{})
+	for i := range clients {
+		clients[i] = ask(t, llmd.Single(dial(), "scheduler"))
+	}
+	return clients
+}
+
+// ask is a gateway that asks whom it is told to.
+func ask(t *testing.T, picker func() (llmd.Peer, error)) *llmd.Client {
+	t.Helper()
+	c := llmd.New(slog.New(slog.DiscardHandler), llmd.Config{
+		Pool: "main", Own: true, Picker: picker, Allowed: known, Patience: time.Millisecond,
+	})
+	t.Cleanup(func() {
+		c.Close()
+		c.Wait()
+	})
+	return c
+}
+
+// inMemory serves a scheduler, and returns what connects to it.
+func inMemory(t *testing.T, near scheduler.Scheduler, cfg epp.Config) (dial func() *grpc.ClientConn) {
+	t.Helper()
+	server := epp.New(slog.New(slog.DiscardHandler), onePool{of: near}, epp.NewMetrics(nil), cfg)
 	listener := bufconn.Listen(64 << 10)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var serving sync.WaitGroup
@@ -73,22 +97,6 @@ func connect(t *testing.T, near scheduler.Scheduler, n int) []*llmd.Client {
 			t.Error(err)
 		}
 	})
-	clients := make([]*llmd.Client, n)
-	for i := range clients {
-		conn, err := grpc.NewClient("passthrough:///scheduler", grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
-		if err != nil {
-			t.Fatal(err)
-		}
-		clients[i] = llmd.New(slog.New(slog.DiscardHandler), llmd.Config{
-			Pool: "main", Own: true, Picker: llmd.Single(conn, "scheduler"), Allowed: known, Patience: time.Millisecond,
-		})
-		t.Cleanup(func() {
-			clients[i].Close()
-			clients[i].Wait()
-			_ = conn.Close()
-		})
-	}
 	t.Cleanup(func() {
 		stop()
 		serving.Wait()
@@ -96,7 +104,15 @@ func connect(t *testing.T, near scheduler.Scheduler, n int) []*llmd.Client {
 			t.Errorf("%d exchanges are left", live)
 		}
 	})
-	return clients
+	return func() *grpc.ClientConn {
+		conn, err := grpc.NewClient("passthrough:///scheduler", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
 }
 
 // settle is enough for what is said over a connection without latency; the

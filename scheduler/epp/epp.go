@@ -36,6 +36,9 @@ type Config struct {
 	// Primary says whether this server may admit requests now (always). It is
 	// asked again once a request has an endpoint.
 	Primary func() bool
+	// Epoch numbers the times that somebody became primary, as "name/number" in
+	// extproc.EpochHeader; nil, or "": there are none.
+	Epoch func() string
 	// RequireGateway refuses streams that don't come from a gateway of ours.
 	RequireGateway bool
 
@@ -49,6 +52,9 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	if c.Primary == nil {
 		c.Primary = func() bool { return true }
+	}
+	if c.Epoch == nil {
+		c.Epoch = func() string { return "" }
 	}
 	if c.Now == nil {
 		c.Now = time.Now

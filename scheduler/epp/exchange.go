@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -134,7 +135,7 @@ func (x *exchange) narrow(r *scheduler.Request) bool {
 // route tells the caller where the request goes, and for other callers than
 // gateways of ours repeats its body: they forward what comes back.
 func (x *exchange) route() error {
-	message, err := routed(x.lease.Targets(), x.waited, x.own)
+	message, err := routed(x.lease.Targets(), x.news())
 	if err != nil {
 		return err
 	}
@@ -155,6 +156,17 @@ func (x *exchange) route() error {
 		return x.stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}}})
 	}
 	return nil
+}
+
+// news is what a gateway of ours is told beside where to send. Others' upstream
+// would see it.
+func (x *exchange) news() *extproc.Headers {
+	var h extproc.Headers
+	if x.own {
+		h.Add(extproc.QueueMilliseconds, strconv.FormatInt(x.waited.Milliseconds(), 10))
+		h.Add(extproc.EpochHeader, x.s.cfg.Epoch())
+	}
+	return &h
 }
 
 // release gives the body back: a stream may run for minutes more.

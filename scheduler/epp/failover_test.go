@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -201,6 +202,39 @@ func TestThePrimarysEndLosesNothingUnderLoad(t *testing.T) {
 			first.stop()
 		})
 	}
+}
+
+// A database that was restored, or a clock that was set back under it, may leave
+// a primary that believes in a lease which another has had since.
+func TestADecisionOfAnEarlierPrimaryDoesNotCount(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var peers [2]llmd.Peer
+		var pools [2]*scheduler.Embedded
+		terms := [2]string{"default/1", "default/2"}
+		for i, term := range terms {
+			pools[i] = scheduler.New(scheduler.Config{}, nil)
+			t.Cleanup(pools[i].Close)
+			remote{near: pools[i]}.SetEndpoints([]scheduler.Endpoint{{ID: "a", URL: "http://a.test", MaxConcurrency: 9}})
+			dial := inMemory(t, pools[i], epp.Config{Epoch: func() string { return term }})
+			peers[i], _ = llmd.Single(dial(), term)()
+		}
+		use := 0
+		gateway := ask(t, func() (llmd.Peer, error) { return peers[use], nil })
+		for i := range peers { // the first, and then the one that follows it
+			use = i
+			granted(t, gateway, asked(terms[i], "t", 1)).End(scheduler.Outcome{})
+		}
+		use = 0
+		l, err := gateway.Schedule(t.Context(), asked("late", "t", 1))
+		if refusal, ok := errors.AsType[*scheduler.Refusal](err); l != nil || !ok || refusal.Reason != scheduler.NoEndpoints {
+			t.Errorf("the earlier primary gave %v, %v", l, err)
+		}
+		rest()
+		if live := pools[0].State().Live; live != 0 {
+			t.Errorf("%d leases are left where nothing was used", live)
+		}
+	})
 }
 
 func granted(t *testing.T, c *llmd.Client, r scheduler.Request) scheduler.Lease {

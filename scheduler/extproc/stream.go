@@ -11,3 +11,9 @@ const (
 // ReasonHeader is the scheduler.Reason of a refusal, which for a gateway of ours
 // says more than DroppedReason: a full flow is the caller's own doing.
 const ReasonHeader = "x-weir-reason"
+
+// EpochHeader numbers who decided, with a decision for a gateway of ours:
+// "name/number", where the number rises with each change of the primary. Who has
+// seen a higher one of the same name was answered by a primary that is none any
+// more.
+const EpochHeader = "x-weir-epoch"

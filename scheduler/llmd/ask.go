@@ -48,6 +48,9 @@ func (c *Client) ask(ctx context.Context, peer Peer, r *scheduler.Request) (*lea
 			return nil, err
 		}
 	}
+	if c.cfg.Own && c.epochs.stale(answer.Epoch) {
+		return nil, &lostError{errStale}
+	}
 	targets, err := c.targets(answer)
 	if err != nil {
 		return nil, err

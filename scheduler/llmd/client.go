@@ -63,6 +63,7 @@ type Client struct {
 	cfg      Config
 	sessions *sessions
 	pace     *pace
+	epochs   epochs
 	counts   counts
 
 	closing context.Context //nolint:containedctx // ends with Close: the life of the client, not of a call

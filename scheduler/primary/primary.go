@@ -94,6 +94,9 @@ func (l *Lease) Epoch() int64 {
 	return l.epoch
 }
 
+// Term is the lease's name and epoch in words, for those who compare two.
+func (l *Lease) Term() string { return fmt.Sprintf("%s/%d", l.cfg.Name, l.Epoch()) }
+
 // State says for operators what this scheduler is: nil for the primary.
 func (l *Lease) State() error {
 	l.mu.Lock()
