@@ -131,11 +131,12 @@ func (s *Standby) Look(ctx context.Context) {
 }
 
 // probe asks one how it is. Its port for health may be another one, so it is
-// asked where it will be asked for more.
+// asked where it will be asked for more. A connection that waits for its next
+// try is not hurried: grpc's ResetConnectBackoff reads a map that others write,
+// which ends the process, and the wait is a second at most.
 func (s *Standby) probe(ctx context.Context, conn *grpc.ClientConn) finding {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	conn.ResetConnectBackoff()
 	answer, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
 	return findingOf(answer.GetStatus(), err)
 }

@@ -203,7 +203,9 @@ func TestASilentSchedulerLetsGo(t *testing.T) {
 		t.Error("who waits on a silent scheduler waits for ever")
 	}
 	cancel()
-	<-done
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 type stuck struct {
