@@ -63,6 +63,7 @@ func allowedImports() map[string][]string {
 		"bench/section":              {},
 		"bench":                      {"bench/section", "migrations", "migrations/pgserver"},
 		"bench/replay":               {"bench/section", "scheduler"},
+		"bench/epp":                  {"bench/section", "scheduler", "scheduler/enginesim", "scheduler/epp", "scheduler/llmd", "scheduler/llmd/eppreal"},
 		"bench/money":                {"bench/section", "billing", "gateway/admission", "migrations", "migrations/pgserver"},
 		"deploy/realmodel/tinymodel": {},
 	}
@@ -75,7 +76,7 @@ func onlyIn() map[string][]string {
 		"github.com/stripe/stripe-go/v79":              {"billing/stripesync"},
 		"github.com/redis/go-redis/v9":                 {"weir", "gateway/admission", "gateway/admission/admissiontest", "responses/eventlog"},
 		"github.com/riverqueue/river":                  {"weir", "migrations"},
-		"google.golang.org/grpc":                       {"weir", "scheduler/pool/keda", "scheduler/pool/keda/externalscaler", "scheduler/extproc", "scheduler/llmd", "scheduler/llmd/eppsim", "scheduler/llmd/eppreal", "scheduler/epp"},
+		"google.golang.org/grpc":                       {"weir", "scheduler/pool/keda", "scheduler/pool/keda/externalscaler", "scheduler/extproc", "scheduler/llmd", "scheduler/llmd/eppsim", "scheduler/llmd/eppreal", "scheduler/epp", "bench/epp"},
 		"github.com/envoyproxy/go-control-plane/envoy": {"scheduler/extproc", "scheduler/llmd", "scheduler/llmd/eppsim", "scheduler/epp"},
 		"github.com/spf13/cobra":                       {"weir"},
 		"github.com/pressly/goose/v3":                  {"migrations"},

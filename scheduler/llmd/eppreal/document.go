@@ -23,6 +23,9 @@ func (c *Config) document() string {
 	for _, plugin := range append([]string{"round-robin-fairness-policy", "fcfs-ordering-policy", "max-score-picker"}, scorers...) {
 		put("- type: %s", plugin)
 	}
+	if c.Reserve > 0 {
+		put("- {type: priority-holdback-policy, name: holdback, parameters: {domain: rank, minCeiling: %v, maxCeiling: 1.0}}", 1-c.Reserve)
+	}
 	put("schedulingProfiles:\n- name: default\n  plugins:")
 	for _, s := range scorers {
 		put("  - {pluginRef: %s, weight: 1}", s)
@@ -31,6 +34,9 @@ func (c *Config) document() string {
 	ttl := cmp.Or(c.TTL, 10*time.Minute)
 	put("flowControl:\n  defaultRequestTTL: %s\n  noEndpointRequestTTL: %s", ttl, ttl)
 	put("  saturationDetector: {pluginRef: concurrency-detector}\n  enableEviction: %t", c.Eviction)
+	if c.Reserve > 0 {
+		put("  usageLimitPolicyPluginRef: holdback")
+	}
 	if c.MaxQueued > 0 {
 		put("  maxRequests: %q", fmt.Sprint(c.MaxQueued))
 	}

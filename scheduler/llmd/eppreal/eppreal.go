@@ -45,6 +45,7 @@ type Config struct {
 	MaxBandQueued int           // 0: the picker's own
 	TTL           time.Duration // in the queue; 0: ten minutes
 	Eviction      bool          // take places back from negative bands
+	Reserve       float64       // part of the places that only the highest band may fill; 0: none
 	Scorers       []string      // plugins by which an endpoint is picked; none: by the requests that it has
 }
 
@@ -98,7 +99,7 @@ func (e *EPP) Launch(ctx context.Context) error {
 	e.cmd = exec.Command(e.cfg.Binary, //nolint:gosec,noctx // the caller names it; Kill and Stop end it
 		"--pool-name", poolName, "--pool-namespace", kubestub.Namespace, "--config-file", e.path("epp.yaml"),
 		"--grpc-port", strconv.Itoa(e.ports[0]), "--grpc-health-port", strconv.Itoa(e.ports[1]), "--metrics-port", strconv.Itoa(e.ports[2]),
-		"--secure-serving=false", "--health-checking", "--tracing=false", "--metrics-endpoint-auth=false", "--drain-timeout", "1s", "--v", "0")
+		"--allow-experimental-plugins", "--secure-serving=false", "--health-checking", "--tracing=false", "--metrics-endpoint-auth=false", "--drain-timeout", "1s", "--v", "0")
 	e.cmd.Env = append(os.Environ(), "KUBECONFIG="+e.path("kubeconfig"))
 	e.cmd.Stdout, e.cmd.Stderr = &e.log, &e.log
 	e.cmd.SysProcAttr = leash()
