@@ -256,7 +256,11 @@ func checkPool(ctx context.Context, p *catalogue.Pool) []finding {
 	var list []finding
 	for _, e := range p.Endpoints {
 		about := fmt.Sprintf("pool %s, endpoint %s", p.Name, e.ID)
-		if err := probeHealth(ctx, e.URL); err != nil {
+		err := probeHealth(ctx, e.URL)
+		if p.Scheduler.Kind == catalogue.KindLLMDHTTP && errors.Is(err, errUnhealthy) {
+			err = nil // it is a gateway, and answers: of /health it tells some model server's word
+		}
+		if err != nil {
 			list = append(list, warning(about, err.Error(), "start the model server, or correct its url in the catalogue"))
 		} else {
 			list = append(list, fine(about))
@@ -264,6 +268,8 @@ func checkPool(ctx context.Context, p *catalogue.Pool) []finding {
 	}
 	return list
 }
+
+var errUnhealthy = errors.New("it answers that it isn't healthy")
 
 func probeHealth(ctx context.Context, base string) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -278,7 +284,7 @@ func probeHealth(ctx context.Context, base string) error {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET /health answers %s", res.Status)
+		return fmt.Errorf("%w: GET /health gives %s", errUnhealthy, res.Status)
 	}
 	return nil
 }

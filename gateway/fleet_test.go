@@ -42,9 +42,13 @@ pools: [` + pools + `]
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.set(doc.Snapshot(nil))
+}
+
+func (s *shelf) set(snap *catalogue.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.snap = doc.Snapshot(nil)
+	s.snap = snap
 	close(s.changed)
 	s.changed = make(chan struct{})
 }

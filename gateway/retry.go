@@ -87,7 +87,7 @@ func (x *exchange) excluded() (all []string) {
 // the next lease tells.
 func (x *exchange) elsewhere() bool {
 	p := x.pool
-	return p.Discovery != nil || len(p.Endpoints) == 0 || slices.ContainsFunc(x.visits, visit.either) ||
+	return p.Discovery != nil || len(p.Endpoints) == 0 || len(p.Scheduler.AllowedDestinations) > 0 || slices.ContainsFunc(x.visits, visit.either) ||
 		slices.ContainsFunc(p.Endpoints, func(e catalogue.Endpoint) bool {
 			return !slices.ContainsFunc(x.visits, func(v visit) bool { return v.endpoint == e.ID })
 		})

@@ -122,7 +122,7 @@ func (f *Fleet) CheckShared(context.Context) error {
 	if len(faults) == 0 {
 		return nil
 	}
-	return errors.New(strings.Join(faults, "\n"))
+	return errors.New(strings.Join(faults, "; "))
 }
 
 // Undivided lists the pools that have one queue for all replicas, and how many

@@ -2,7 +2,10 @@ package gateway_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -10,18 +13,25 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"weir/gateway"
 	"weir/gateway/admission"
+	"weir/gateway/catalogue"
 	"weir/scheduler"
 	"weir/scheduler/llmd/eppsim"
 	"weir/tenants"
@@ -35,13 +45,13 @@ type picker struct {
 	grpc    *grpc.Server
 }
 
-func startPicker(t *testing.T, c eppsim.Config) *picker {
+func startPicker(t *testing.T, c eppsim.Config, options ...grpc.ServerOption) *picker {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &picker{Server: eppsim.New(c), address: l.Addr().String(), grpc: grpc.NewServer()}
+	p := &picker{Server: eppsim.New(c), address: l.Addr().String(), grpc: grpc.NewServer(options...)}
 	extprocv3.RegisterExternalProcessorServer(p.grpc, p.Server)
 	healthpb.RegisterHealthServer(p.grpc, health.NewServer())
 	var serving sync.WaitGroup
@@ -365,5 +375,159 @@ func TestPlaintextToOtherMachinesIsForDevelopment(t *testing.T) {
 	r.fleet.AllowPlaintext()
 	if err := r.fleet.CheckShared(t.Context()); err != nil && strings.Contains(err.Error(), "without TLS") {
 		t.Error(err)
+	}
+}
+
+// secure makes a server's credentials, with the files that a client needs of
+// them: what signs its certificate, and a certificate to show.
+func secure(t *testing.T) (server credentials.TransportCredentials, dir string, shown *atomic.Int32) {
+	t.Helper()
+	made := httptest.NewTLSServer(http.NotFoundHandler()) // whose certificate is for example.com
+	made.Close()
+	pair := made.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, shown = t.TempDir(), &atomic.Int32{}
+	for name, block := range map[string]*pem.Block{
+		"cert.pem": {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, "key.pem": {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAnyClientCert,
+		VerifyPeerCertificate: func([][]byte, [][]*x509.Certificate) error { shown.Add(1); return nil },
+	}), dir, shown
+}
+
+func TestASchedulerIsTrustedByItsCertificateAlone(t *testing.T) {
+	t.Parallel()
+	creds, dir, shown := secure(t)
+	e := startEngine(t)
+	p := startPicker(t, eppsim.Config{}, grpc.Creds(creds))
+	p.SetEndpoints([]eppsim.Endpoint{{Address: e.host(), Max: 4}})
+	ca, ours := dir+"/cert.pem", "cert_file: "+dir+"/cert.pem, key_file: "+dir+"/key.pem"
+	for name, test := range map[string]struct {
+		tls    string
+		works  bool
+		reason string // in what readiness says
+	}{
+		"its CA, its name, and a certificate to show": {"ca_file: " + ca + ", server_name: example.com, " + ours, true, ""},
+		"another name":              {"ca_file: " + ca + ", server_name: epp.invalid, " + ours, false, "not epp.invalid"},
+		"nobody vouches for it":     {"server_name: example.com, " + ours, false, "unknown authority"},
+		"no certificate to show":    {"ca_file: " + ca + ", server_name: example.com", false, "is down"},
+		"a CA that can't be read":   {"ca_file: " + dir + "/none.pem", false, "no such file"},
+		"a certificate that is not": {"cert_file: " + dir + "/key.pem, key_file: " + dir + "/key.pem", false, "our certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := `{name: main, endpoints: [` + listed(e) + `], scheduler: {kind: llm-d, epp: ["grpcs://` + p.address + `"], tls: {` + test.tls + `}}}`
+			r := buildRemote(t, pool)
+			if test.works {
+				if _, err := r.ask(t, "req_1", ""); err != nil || shown.Load() == 0 {
+					t.Errorf("%v; %d certificates were shown", err, shown.Load())
+				}
+				return
+			}
+			until(t, "readiness knows", func() bool { return r.fleet.CheckShared(t.Context()) != nil })
+			if err := r.fleet.CheckShared(t.Context()); !strings.Contains(err.Error(), test.reason) {
+				t.Errorf("readiness says %v, want %q", err, test.reason)
+			}
+			if _, err := r.ask(t, "req_1", ""); cause(err) != gateway.NoEndpoint {
+				t.Errorf("a request: %v", err)
+			}
+			if text, err := r.ask(t, "req_2", tenants.StandIn); err != nil || !strings.HasSuffix(text, doneEvent) {
+				t.Errorf("a plan with a stand-in: %v", err)
+			}
+		})
+	}
+}
+
+func TestMissingObjectivesAreTold(t *testing.T) {
+	t.Parallel()
+	metrics := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, `llm_d_epp_flow_control_capacity_utilization_requests{inference_pool="pool",priority="100"} 0`)
+	}))
+	t.Cleanup(metrics.Close)
+	p := startPicker(t, eppsim.Config{})
+	catalogueOf := func(more string) *catalogue.Snapshot {
+		doc, _, err := catalogue.Parse([]byte(`apiVersion: weir/v1
+bands: [{name: gold, priority: 100}, {name: standard, priority: 0}, {name: batch, priority: -10}]
+pools: [` + llmdPool("", `, allowed_destinations: ["127.0.0.0/8"]`+more, p) + `]
+`))
+		if err == nil {
+			err = doc.Validate()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return doc.Snapshot(nil)
+	}
+	told := catalogueOf(`, metrics_url: "` + metrics.URL + `", objectives: {batch: low}`)
+	r := buildRemote(t, llmdPool("", `, allowed_destinations: ["127.0.0.0/8"], metrics_url: "`+metrics.URL+`"`, p))
+	r.shelf.set(told)
+	until(t, "readiness knows what is missing", func() bool { return r.fleet.CheckObjectives(t.Context()) != nil })
+	if err := r.fleet.CheckObjectives(t.Context()); !strings.Contains(err.Error(), "pool main: the scheduler keeps no queue for the priority -10: create the InferenceObjective low") {
+		t.Error(err)
+	}
+	if err := r.fleet.CheckObjectivesKnown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.shelf.set(catalogueOf(""))
+	until(t, "readiness says that nobody tells", func() bool { return r.fleet.CheckObjectivesKnown(t.Context()) != nil })
+	if err := r.fleet.CheckObjectives(t.Context()); err != nil {
+		t.Errorf("what isn't known is missing: %v", err)
+	}
+	pool, _ := told.Pool("main")
+	found, err := gateway.LookAtShared(t.Context(), told, pool)
+	if err != nil || len(found.ObjectivesMissing) != 1 || len(found.Schedulers) != 1 || !found.Schedulers[0].Up {
+		t.Errorf("%+v, %v", found, err)
+	}
+	p.grpc.Stop()
+	if found, _ = gateway.LookAtShared(t.Context(), told, pool); found.Schedulers[0].Up || found.Schedulers[0].Fault == "" {
+		t.Errorf("one that is away: %+v", found)
+	}
+}
+
+func TestSharedSchedulersShowInMetrics(t *testing.T) {
+	t.Parallel()
+	p, e := startPicker(t, eppsim.Config{}), startEngine(t)
+	p.SetEndpoints([]eppsim.Endpoint{{Address: e.host(), Max: 4}})
+	s, reg := newShelf(t, llmdPool("", `, allowed_destinations: ["127.0.0.0/8"]`, p)), prometheus.NewRegistry()
+	fleet := gateway.NewFleet(slog.New(slog.DiscardHandler), s, reg)
+	t.Cleanup(fleet.Close)
+	queue, _ := fleet.Scheduler("main")
+	lease, err := queue.Schedule(t.Context(), scheduler.Request{ID: "x.1", Body: []byte(`{"model":"sim"}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.End(scheduler.Outcome{})
+	all, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown []string
+	for _, f := range all {
+		for _, m := range f.GetMetric() {
+			text := f.GetName()
+			for _, l := range m.GetLabel() {
+				text += " " + l.GetValue()
+			}
+			shown = append(shown, fmt.Sprint(text, " ", m.GetGauge().GetValue()+m.GetCounter().GetValue()))
+		}
+	}
+	for _, want := range []string{
+		"weir_shared_scheduler_up main " + p.address + " 1", "weir_shared_scheduler_in_use main " + p.address + " 1",
+		"weir_shared_scheduler_requests main running 1", "weir_shared_scheduler_events_total granted main 1",
+	} {
+		if !slices.Contains(shown, want) {
+			t.Errorf("%q is not in %q", want, shown)
+		}
+	}
+	if text := strings.Join(shown, "\n"); strings.Contains(text, "pool_saturation") {
+		t.Error("a pool that another process schedules shows a saturation of its own")
 	}
 }

@@ -132,8 +132,11 @@ func (p *Pool) validateShared(c *complaints, bands []Band) {
 	if p.Scaling != nil {
 		c.add("%s: a shared scheduler keeps its queue to itself: leave scaling out and let the autoscaler read the scheduler's own metrics", who)
 	}
-	if s.Kind != KindWeir {
+	switch {
+	case s.Kind != KindWeir:
 		s.validateObjectives(c, who, bands)
+	case len(s.Objectives) > 0 || s.ObjectivesURL != "" || s.MetricsURL != "":
+		c.add("%s: kind weir knows the bands: leave objectives, objectives_url and metrics_url out", who)
 	}
 	c.webPage(who+": objectives_url", s.ObjectivesURL)
 	c.webPage(who+": metrics_url", s.MetricsURL)

@@ -77,6 +77,7 @@ func TestASharedSchedulerThatMakesNoSenseIsRefused(t *testing.T) {
 		"a document for somebody else":          {epp, epp + `, config_file: x.yaml`, "a shared one has its own"},
 		"a scaler without a queue":              {"    scheduler: {", "    scaling: {max: 3}\n    scheduler: {", "leave scaling out"},
 		"a spill that nobody can tell":          {"{pool: gpu}", "{pool: gpu, spill_when: {wait: 1s}}", "leave spill_when out"},
+		"a scheduler of ours with objectives":   {"kind: llm-d,", "kind: weir,", "knows the bands"},
 		"a gateway with EPPs":                   {"kind: llm-d,", "kind: llm-d-http,", "asks no EPP"},
 		"a gateway with a queue of ours":        {"kind: llm-d, " + epp, "kind: llm-d-http, max_queued: 4", "queues nothing here"},
 		"gateways that are found":               {"endpoints: [{id: a, url: \"http://10.0.0.1:8000\"}]\n    scheduler: {kind: llm-d, " + epp, "endpoints: []\n    discovery: {dns: {name: x, port: 1}}\n    scheduler: {kind: llm-d-http", "list the gateways"},
