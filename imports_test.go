@@ -49,7 +49,7 @@ func allowedImports() map[string][]string {
 		"scheduler/pickerconfig":  {"scheduler"},
 		"scheduler/kvevents":      {"scheduler", "scheduler/kvevents/zmtp"},
 		"scheduler/kvevents/zmtp": {},
-		"scheduler/enginesim":     {},
+		"scheduler/enginesim":     {"scheduler/kvevents/zmtp"},
 		"migrations":              {},
 		"migrations/pgserver":     {},
 		"migrations/pgtest":       {"migrations", "migrations/pgserver"},

@@ -16,6 +16,7 @@ import (
 func simCommand() *cobra.Command {
 	var listen string
 	var anywhere bool
+	var events, replay string
 	cfg := enginesim.Config{}
 	cmd := &cobra.Command{
 		Use:   "sim",
@@ -36,8 +37,13 @@ It has no model: its text is made of random words, and it says that it is simula
 			default:
 				return fmt.Errorf("--priorities is %q: write lower-first, higher-first or ignored", cfg.Priorities)
 			}
+			cfg.KVEvents = events != ""
 			s, err := startSim(cmd.Context(), listen, cfg)
 			if err != nil {
+				return err
+			}
+			if err := s.publish(cmd.Context(), cfg.Ranks, events, replay); err != nil {
+				s.stop()
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "simulated model server on %s\n", s.url)
@@ -56,6 +62,10 @@ It has no model: its text is made of random words, and it says that it is simula
 	f.IntVar(&cfg.PrefillRate, "prefill-rate", 0, "uncached prompt tokens a second (default 50000)")
 	f.IntVar(&cfg.MaxNumSeqs, "max-num-seqs", 0, "sequences that run at once (default 64)")
 	f.IntVar(&cfg.KVBlocks, "kv-blocks", 0, "cache capacity in blocks of 16 tokens (default 16384)")
+	f.IntVar(&cfg.HostBlocks, "host-blocks", 0, "capacity of a second tier, for blocks that are evicted (default none)")
+	f.IntVar(&cfg.StorageBlocks, "storage-blocks", 0, "capacity of a third tier (default none)")
+	f.StringVar(&events, "kv-events", "", "publish what happens in the cache, as vLLM does: tcp://127.0.0.1:5557; further ranks at the ports after it")
+	f.StringVar(&replay, "kv-replay", "", "send again what was missed of it: tcp://127.0.0.1:5558; further ranks at the ports after it")
 	f.IntVar(&cfg.ContextLength, "context-length", 0, "tokens of prompt and answer together (default 32768)")
 	f.StringVar((*string)(&cfg.MetricNames), "metric-names", string(enginesim.VLLM), "whose names its metrics have: vllm or sglang")
 	f.StringVar((*string)(&cfg.Priorities), "priorities", "", "what it makes of the priority of requests: lower-first, higher-first or ignored (default: it refuses them)")

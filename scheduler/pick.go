@@ -299,7 +299,7 @@ func (f *fleet) look(a *sheet) {
 	for i, p := range a.endpoints {
 		if a.scores[i] = 0; a.knows(p) {
 			part := f.exactPart(a, p)
-			a.blocks[i], a.cached[i] = int(part*float64(prompt)), int(part*float64(a.input))
+			a.blocks[i], a.cached[i] = int(math.Round(part*float64(prompt))), int(math.Round(part*float64(a.input)))
 			continue
 		}
 		blocks, tokens := 0, 0

@@ -55,6 +55,8 @@ type Config struct {
 	MaxWaiting       int // sequences that may wait; one more is a 503. Default 4096
 	MaxBatchedTokens int // tokens computed in one step. Default 8192
 	KVBlocks         int // capacity in blocks of 16 tokens. Default 16384
+	HostBlocks       int // of a second tier, for what is evicted. Default 0
+	StorageBlocks    int // of a third one. Default 0
 	ContextLength    int // tokens of prompt and answer together. Default 32768, never above the KV capacity
 
 	Ranks    int    // data-parallel ranks, each with the capacity above and a cache of its own. Default 1
@@ -67,6 +69,7 @@ type Config struct {
 	MetricNames    MetricNames    // whose names its metrics have. Default VLLM
 	Priorities     Priorities     // what it makes of the priority of requests. Default: it refuses them
 	Version        string         // that /version tells. Default "0.0.0-sim"
+	KVEvents       bool           // keep what happens in the cache, for Publish
 	KeepRequests   int            // how many past requests Requests remembers. Default 64, negative none
 }
 
@@ -104,6 +107,7 @@ type Engine struct {
 	log     requestLog
 	mux     *http.ServeMux
 
+	publisher                publisher
 	peers                    *http.Client // to other servers
 	offers, fetches, foreign atomic.Int64 // prompts that were computed for others, by others, and by those that aren't understood
 }
@@ -123,7 +127,7 @@ func New(cfg Config) *Engine {
 	}
 	for rank := range cfg.Ranks {
 		m := newMetrics(cfg, registry, rank)
-		one := newMachine(cfg, m)
+		one := newMachine(cfg, m, cfg.cache(rank))
 		m.watch(one)
 		e.ranks = append(e.ranks, one)
 	}
@@ -137,6 +141,7 @@ func (e *Engine) Close() {
 	for _, m := range e.ranks {
 		m.close()
 	}
+	e.publisher.close()
 	e.peers.CloseIdleConnections()
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	mrand "math/rand/v2"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -97,6 +98,10 @@ func (e *Engine) addPrompt(j *job, s *sampling, prompt []token, o order) {
 				fetched: j.fetched,
 			},
 		})
+		if e.cfg.KVEvents {
+			seq := j.choices[len(j.choices)-1].seq
+			seq.tokens, seq.salt = p.appendTo(slices.Clone(prompt)), s.salt()
+		}
 	}
 }
 
@@ -111,6 +116,17 @@ func (p *plan) extend(h hasher, prompt []uint64) []uint64 {
 		}
 	}
 	return hashes
+}
+
+// appendTo adds the answer's tokens to those of its prompt.
+func (p *plan) appendTo(tokens []token) []token {
+	for i := range p.segments {
+		s := &p.segments[i]
+		for k := range s.ends {
+			tokens = append(tokens, packToken(s.piece(k)))
+		}
+	}
+	return tokens
 }
 
 func (j *job) sequences() []*sequence {

@@ -52,6 +52,8 @@ type kvCache struct {
 	private  int
 	known    map[uint64]*block
 	idle     *list.List // of *block, next victim first
+	lower    []*tier    // what is evicted goes there, the quickest first
+	log      *eventLog  // what is published of it; nil: nothing
 }
 
 func newKVCache(capacity int) *kvCache {
@@ -91,6 +93,8 @@ func (c *kvCache) grow(n int) bool {
 	for c.private+len(c.known)+n > c.capacity {
 		victim, _ := c.idle.Remove(c.idle.Front()).(*block) // the list holds nothing else
 		delete(c.known, victim.hash)
+		c.spill(0, victim.hash)
+		c.log.removed(victim.hash, mediumGPU)
 	}
 	c.private += n
 	return true
@@ -98,8 +102,8 @@ func (c *kvCache) grow(n int) bool {
 
 // publish turns one private block, now full, into a known one. When another
 // sequence has made the same block meanwhile, that one is used and the private
-// one is free again.
-func (c *kvCache) publish(hash uint64) *block {
+// one is free again; fresh tells that it is not so.
+func (c *kvCache) publish(hash uint64) (b *block, fresh bool) {
 	c.private--
 	b, ok := c.known[hash]
 	if !ok {
@@ -107,7 +111,7 @@ func (c *kvCache) publish(hash uint64) *block {
 		c.known[hash] = b
 	}
 	c.use(b)
-	return b
+	return b, !ok
 }
 
 // release gives back a sequence's blocks. The end of a prefix becomes the first

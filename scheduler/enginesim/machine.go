@@ -16,8 +16,10 @@ var (
 // sequence is one answer in the making. The machine owns it between submit and
 // its end; made and over may be read at any time.
 type sequence struct {
-	prompt int      // tokens
-	total  int      // tokens to make; 0 computes the prompt only
+	prompt int     // tokens
+	total  int     // tokens to make; 0 computes the prompt only
+	tokens []token // of prompt and answer, and the salt of their hashes, where that is published
+	salt   string
 	hashes []uint64 // of the full blocks of prompt and answer; none: not cached
 	finish string   // the reason that its end is counted under
 	wake   chan struct{}
@@ -73,9 +75,9 @@ type machine struct {
 	stats   Stats
 }
 
-func newMachine(cfg Config, m *metrics) *machine {
+func newMachine(cfg Config, m *metrics, kv *kvCache) *machine {
 	mc := &machine{
-		cfg: cfg, metrics: m, kv: newKVCache(cfg.KVBlocks),
+		cfg: cfg, metrics: m, kv: kv,
 		poke: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	go mc.run()

@@ -15,7 +15,7 @@ func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
 func bench(t *testing.T, cfg Config) *machine {
 	t.Helper()
 	cfg = cfg.withDefaults()
-	m := newMachine(cfg, newMetrics(cfg, prometheus.NewRegistry(), 0))
+	m := newMachine(cfg, newMetrics(cfg, prometheus.NewRegistry(), 0), cfg.cache(0))
 	t.Cleanup(m.close)
 	return m
 }

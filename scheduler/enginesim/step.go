@@ -15,6 +15,7 @@ func (m *machine) run() {
 		m.mu.Lock()
 		m.admit()
 		step, work := m.schedule(time.Now())
+		m.kv.log.flush(time.Now())
 		m.mu.Unlock()
 
 		step = m.deliver(timer, made, step)
@@ -25,6 +26,7 @@ func (m *machine) run() {
 		if work {
 			m.mu.Lock()
 			made = m.commit(time.Now())
+			m.kv.log.flush(time.Now())
 			m.mu.Unlock()
 		}
 	}
@@ -96,13 +98,20 @@ func (m *machine) admit() {
 		// The last token is always computed: its output is the next token.
 		limit := min(len(s.hashes), (known-1)/blockSize)
 		got := m.kv.acquire(s.hashes[:limit])
+		loaded, takes := m.kv.below(s.hashes[len(got):limit])
 		need := blocksFor(known) - len(got)
 		if !m.kv.grow(need) {
 			m.kv.release(got, 0)
 			return
 		}
 		s.blocks, s.private = got, need
-		s.computed = len(got) * blockSize
+		for range loaded {
+			m.publish(s)
+		}
+		if takes > 0 && !m.cfg.ZeroLatency {
+			s.ready = time.Now().Add(max(time.Until(s.ready), 0) + takes)
+		}
+		s.computed = len(s.blocks) * blockSize
 		if !s.admitted {
 			s.admitted = true
 			s.first = s.computed
@@ -118,6 +127,16 @@ func (m *machine) admit() {
 		m.waiting = m.waiting[1:]
 		m.running = append(m.running, s)
 	}
+}
+
+// publish makes the sequence's next block, now full, known. Holds mu.
+func (m *machine) publish(s *sequence) {
+	i := len(s.blocks)
+	b, fresh := m.kv.publish(s.hashes[i])
+	if s.blocks = append(s.blocks, b); fresh {
+		m.kv.log.stored(s, i)
+	}
+	s.private--
 }
 
 func blocksFor(tokens int) int { return (tokens + blockSize - 1) / blockSize }
@@ -198,8 +217,7 @@ func (m *machine) commit(now time.Time) (made []*sequence) {
 		s.computed += s.chunk
 		s.chunk = 0
 		for len(s.blocks) < min(s.computed/blockSize, len(s.hashes)) {
-			s.blocks = append(s.blocks, m.kv.publish(s.hashes[len(s.blocks)]))
-			s.private--
+			m.publish(s)
 		}
 		before := int(s.made.Load())
 		if s.computed < s.prompt+before {

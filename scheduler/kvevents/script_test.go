@@ -3,6 +3,7 @@ package kvevents_test
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"log/slog"
 	"net"
 	"slices"
@@ -233,17 +234,22 @@ func follow(t *testing.T, s kvevents.Source) *reader {
 // expects waits until the endpoint's cache is so.
 func (r *reader) expects(trust scheduler.Trust, blocks int) {
 	r.t.Helper()
-	var s scheduler.CacheState
+	r.until(fmt.Sprintf("%v with %d blocks", trust, blocks), func() bool {
+		s := r.State().Endpoints[0].Cache
+		return s.Trust == trust && s.HBM == blocks
+	})
+}
+
+// until waits for something.
+func (r *reader) until(what string, is func() bool) {
+	r.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
-		if s = r.State().Endpoints[0].Cache; s.Trust == trust && s.HBM == blocks {
+		if is() {
 			return
 		}
-		select {
-		case <-r.t.Context().Done():
-		case <-time.After(time.Millisecond):
-		}
+		<-time.After(time.Millisecond)
 	}
-	r.t.Fatalf("want %v with %d blocks, have %+v; %+v", trust, blocks, s, r.follower.Stats())
+	r.t.Fatalf("want %s, have %+v; %+v", what, r.State().Endpoints[0].Cache, r.follower.Stats())
 }
 
 // cached is how much of the first blocks of a prompt is expected to be found.
