@@ -49,7 +49,6 @@ func startEnvoy(t *testing.T) *envoyed {
 	e.args = []string{"scheduler", "--catalogue", filepath.Join(e.dir, "pools.yaml")}
 	e.sched = startWeir(t, e.dir, e.settings, e.args...)
 	waitFor(t, "http://"+e.ops+"/readyz")
-	//nolint:gosec // what the tester installed
 	envoy := exec.CommandContext(context.WithoutCancel(t.Context()), program, "-c", filepath.Join(e.dir, "envoy.yaml"), "--use-dynamic-base-id", "-l", "error")
 	envoy.Stdout, envoy.Stderr = t.Output(), t.Output()
 	envoy.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -112,7 +112,7 @@ func TestTheSchedulerAsksForCertificates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer conn.Close()
+			defer func() { _ = conn.Close() }()
 			answer, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{})
 			if serves := err == nil && answer.GetStatus() == healthv1.HealthCheckResponse_SERVING; serves != c.serves {
 				t.Errorf("serves: %v (%v)", serves, err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,7 +36,7 @@ func shareFleet(t *testing.T) *sharedFleet {
 	f.other = lastWord(runWeir(t, f.dir, f.environment, "key", "create", "--tenant", tenant, "--name", "first", "--quiet"))
 	for i := range f.schedulers {
 		f.opses[i] = freeAddress(t)
-		f.settings[i] = append(f.environment[:len(f.environment):len(f.environment)],
+		f.settings[i] = append(slices.Clip(f.environment),
 			"WEIR_SCHEDULER_LISTEN="+listen[i], "WEIR_OPS_ADDR="+f.opses[i], "WEIR_SCHEDULER_LEASE_TTL=1s", "WEIR_DRAIN_TIMEOUT=20s")
 		f.start(t, i)
 		f.is(t, i, i == 0)

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"net"
+	"slices"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -25,12 +26,7 @@ func (s shelf) Pools() []string                       { return s }
 func (s shelf) Endpoints(string) []scheduler.Endpoint { return nil }
 func (s shelf) Band(string) (int, bool)               { return 0, false }
 func (s shelf) Scheduler(n string) (scheduler.Scheduler, bool) {
-	for _, name := range s {
-		if name == n {
-			return nil, true
-		}
-	}
-	return nil, false
+	return nil, slices.Contains(s, n)
 }
 
 func TestWhoCallsIsBelievedByTheConnectionAlone(t *testing.T) {

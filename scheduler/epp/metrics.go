@@ -25,22 +25,23 @@ type Metrics struct {
 
 // NewMetrics registers the metrics; a nil registerer keeps them unseen.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	name := func(n string) string { return "llm_d_epp_" + n }
 	m := &Metrics{
 		inflight: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "llm_d_epp_extproc_streams_inflight", Help: "Streams that are open: requests that are being read, wait or run.",
+			Name: name("extproc_streams_inflight"), Help: "Streams that are open: requests that are being read, wait or run.",
 		}),
 		streams: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "llm_d_epp_extproc_streams_total", Help: "Streams that have ended, by gRPC code.",
+			Name: name("extproc_streams_total"), Help: "Streams that have ended, by gRPC code.",
 		}, []string{"code"}),
 		lasted: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "llm_d_epp_extproc_stream_duration_seconds", Help: "How long streams were open.",
+			Name: name("extproc_stream_duration_seconds"), Help: "How long streams were open.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 4, 9),
 		}, []string{"code"}),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "llm_d_epp_flow_control_requests_total", Help: "Requests by what came of their wait.",
+			Name: name("flow_control_requests_total"), Help: "Requests by what came of their wait.",
 		}, []string{"outcome", "priority", "inference_pool"}),
 		queued: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "llm_d_epp_flow_control_request_queue_duration_seconds", Help: "How long requests waited.",
+			Name: name("flow_control_request_queue_duration_seconds"), Help: "How long requests waited.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 11),
 		}, []string{"fairness_id", "priority", "outcome", "inference_pool", "model_name", "target_model_name"}),
 	}

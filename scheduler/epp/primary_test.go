@@ -23,7 +23,10 @@ func (s *served) health(t *testing.T, service string) healthv1.HealthCheckRespon
 	return answer.GetStatus()
 }
 
-var sent = refusedAs{503, "server_error", "rejected-shutting-down", "shutting_down", "1"} //nolint:gochecknoglobals // a constant
+// sent is how a request is sent to the primary.
+func sent() refusedAs {
+	return refusedAs{503, "server_error", "rejected-shutting-down", "shutting_down", "1"}
+}
 
 func TestWhoIsNoLongerPrimarySendsWhatWaitsAway(t *testing.T) {
 	t.Parallel()
@@ -36,12 +39,12 @@ func TestWhoIsNoLongerPrimarySendsWhatWaitsAway(t *testing.T) {
 
 	s.primary.Store(false)
 	s.Follow(false)
-	if got := waiting.refused(); got != sent {
+	if got := waiting.refused(); got != sent() {
 		t.Errorf("who waited was refused as %+v", got)
 	}
 	late := s.open(t)
 	late.chat("late")
-	if got := late.refused(); got != sent {
+	if got := late.refused(); got != sent() {
 		t.Errorf("who came was refused as %+v", got)
 	}
 	for _, service := range []string{"", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor"} {
@@ -81,7 +84,7 @@ func TestAnEndpointThatComesTooLateIsGivenBack(t *testing.T) {
 	w.then = func() { s.primary.Store(false) }
 	p := s.open(t)
 	p.chat("r")
-	if got := p.refused(); got != sent {
+	if got := p.refused(); got != sent() {
 		t.Errorf("refused as %+v", got)
 	}
 	if _, o := w.first(t); o.Result != scheduler.CallerFault {
@@ -101,7 +104,7 @@ func TestAStopLetsWhatRunsFinish(t *testing.T) {
 	waiting.chat("waiting")
 	s.rests(t, 2, 1)
 	s.stop()
-	if got := waiting.refused(); got != sent {
+	if got := waiting.refused(); got != sent() {
 		t.Errorf("who waited was refused as %+v", got)
 	}
 	finishes.responseHeaders(":status", "200")

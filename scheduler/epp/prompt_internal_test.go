@@ -19,10 +19,14 @@ func TestTheBodySaysWhatTheSchedulerWantsToKnow(t *testing.T) {
 		want       prompt
 		ok         bool
 	}{
-		{"a chat: tools come before messages", `{"model":"m","messages":[{"role":"user"}],"tools":[1],"stream":true,"max_completion_tokens":10,"n":3,"cache_salt":"s"}`,
-			prompt{parts: parts(`[1]`, `[{"role":"user"}]`), model: "m", salt: "s", stream: true, output: 30}, true},
-		{"a response: instructions come before its input", ` {"input":"hi","instructions":"be kind","prompt_cache_key":"k","max_output_tokens":5}`,
-			prompt{parts: parts(`"be kind"`, `"hi"`), cacheKey: "k", output: 5}, true},
+		{
+			"a chat: tools come before messages", `{"model":"m","messages":[{"role":"user"}],"tools":[1],"stream":true,"max_completion_tokens":10,"n":3,"cache_salt":"s"}`,
+			prompt{parts: parts(`[1]`, `[{"role":"user"}]`), model: "m", salt: "s", stream: true, output: 30}, true,
+		},
+		{
+			"a response: instructions come before its input", ` {"input":"hi","instructions":"be kind","prompt_cache_key":"k","max_output_tokens":5}`,
+			prompt{parts: parts(`"be kind"`, `"hi"`), cacheKey: "k", output: 5}, true,
+		},
 		{"a completion", `{"prompt":"once","max_tokens":99999999999999}`, prompt{parts: parts(`"once"`), output: maxOutput}, true},
 		{"negative limits say nothing", `{"prompt":"a","max_tokens":-1,"n":-5}`, prompt{parts: parts(`"a"`)}, true},
 		{"wrong types say nothing", `{"model":5,"stream":"yes","messages":null}`, prompt{parts: parts(`null`), model: "5"}, true},

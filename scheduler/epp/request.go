@@ -106,7 +106,7 @@ func (x *exchange) readBody() (*extprocv3.ImmediateResponse, error) {
 // decode is what the headers and the body say, for the scheduler.
 func (x *exchange) decode(headers *corev3.HeaderMap) (*scheduler.Request, *extprocv3.ImmediateResponse, error) {
 	r := &scheduler.Request{ID: x.id, Body: x.body, Path: pathOf(headers)}
-	r.Flow.FairnessID = cutTo(either(headers, extproc.FairnessID, extproc.FairnessIDOld), maxID)
+	r.Flow.FairnessID = cut(either(headers, extproc.FairnessID, extproc.FairnessIDOld))
 	if r.Flow.FairnessID == "" {
 		r.Flow.FairnessID = defaultFlow
 	}
@@ -137,13 +137,13 @@ func (x *exchange) plain(r *scheduler.Request, headers *corev3.HeaderMap, p prom
 	r.InputTokens, r.OutputTokens = p.inputTokens(), p.output
 	// Sessions and hints are the caller's words: they reach no other caller.
 	own := func(name string) string {
-		if name = cutTo(name, maxID); name == "" {
+		if name = cut(name); name == "" {
 			return ""
 		}
 		return r.Flow.FairnessID + "/" + name
 	}
 	r.Session, r.Affinity = own(extproc.Get(headers, extproc.SessionID)), own(p.cacheKey)
-	r.Revision = cutTo(extproc.Get(headers, revisionHeader), maxID)
+	r.Revision = cut(extproc.Get(headers, revisionHeader))
 	if ttl, err := time.ParseDuration(extproc.Get(headers, extproc.QueueTTL)); err == nil && ttl > 0 {
 		r.TTL = ttl
 	}
@@ -155,7 +155,7 @@ func (x *exchange) plain(r *scheduler.Request, headers *corev3.HeaderMap, p prom
 // pathOf is where at the engine the request goes, without its query.
 func pathOf(headers *corev3.HeaderMap) string {
 	path, _, _ := strings.Cut(extproc.Get(headers, extproc.Path), "?")
-	return cutTo(path, maxID)
+	return cut(path)
 }
 
 // either returns the header by its current name, else by its old one.
@@ -166,4 +166,5 @@ func either(m *corev3.HeaderMap, name, old string) string {
 	return extproc.Get(m, old)
 }
 
-func cutTo(s string, n int) string { return s[:min(len(s), n)] }
+// cut bounds what is kept of a name.
+func cut(s string) string { return s[:min(len(s), maxID)] }
