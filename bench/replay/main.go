@@ -62,6 +62,7 @@ type options struct {
 	seed      uint64
 	out       string
 	traces    string
+	rollouts  bool
 }
 
 func realMain(ctx context.Context, b bubbles, args []string, stdout, stderr io.Writer) error {
@@ -77,6 +78,7 @@ func realMain(ctx context.Context, b bubbles, args []string, stdout, stderr io.W
 	flags.IntVar(&o.agents, "agents", 64, "without a trace: coding agents at once, each with prompts of 142,000 tokens in the mean")
 	flags.Uint64Var(&o.seed, "seed", 1, "without a trace: another seed, other sessions")
 	flags.StringVar(&o.out, "o", "", "measure everything: the document whose marked section takes the report; its plots go into img/ beside it")
+	flags.BoolVar(&o.rollouts, "rollouts", false, "measure rolling upgrades of a split pool alone, and what decisions cost there; -o takes the report")
 	flags.StringVar(&o.traces, "traces", "../shared/traces", "with -o: folder of traces")
 	flags.Usage = func() {
 		fmt.Fprint(stderr, usage)
@@ -90,6 +92,9 @@ func realMain(ctx context.Context, b bubbles, args []string, stdout, stderr io.W
 	}
 	if o.endpoints < 1 || o.blocks < 0 || o.speed <= 0 {
 		return errors.New("-endpoints and -speed must be positive, -blocks not negative")
+	}
+	if o.rollouts {
+		return rollouts(ctx, o.out, "go run ./bench/replay "+strings.Join(args, " "), stdout)
 	}
 	if o.out != "" {
 		return o.study(ctx, b, "go run ./bench/replay "+strings.Join(args, " "), stdout, stderr)

@@ -120,7 +120,7 @@ func (x *exchange) complete() {
 	case a.status == http.StatusTooManyRequests, a.status == http.StatusServiceUnavailable:
 		o.Result = scheduler.Overloaded
 	case a.status >= http.StatusInternalServerError:
-		o.Result = scheduler.EndpointFault
+		o.Result, o.Reached = scheduler.EndpointFault, true
 	default:
 		o.Result = scheduler.CallerFault
 	}

@@ -26,7 +26,8 @@ type Collector struct {
 	running, waiting, kvUsage                   *prometheus.Desc
 	desired, ready, queuedTokens                *prometheus.Desc
 
-	epp eppDescs
+	epp   eppDescs
+	split splitDescs
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -54,6 +55,7 @@ func NewCollector(pools func() map[string]Snapshot) *Collector {
 		ready:        desc("pool_ready_replicas", "Endpoints that are worth sending to.", "role"),
 		queuedTokens: desc("pool_queued_tokens", "Prompt tokens of the requests that wait for the role.", "role"),
 		epp:          newEPPDescs(),
+		split:        newSplitDescs(),
 		kvUsage:      desc("engine_kv_cache_usage_ratio", "Part of the KV cache in use, as the engine last said.", "endpoint"),
 	}
 }
@@ -69,6 +71,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	for name, s := range c.pools() {
 		totals.add(s.State)
 		c.epp.pool(out, name, s.State)
+		c.split.pool(out, name, s.State)
 		for _, b := range s.State.Bands {
 			c.band(out, name, b)
 		}

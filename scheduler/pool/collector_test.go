@@ -89,6 +89,37 @@ weir_scheduler_refused_requests_total{band="10",pool="p",reason="flow_full"} 1
 	l.End(scheduler.Outcome{})
 }
 
+func TestCollectorShowsRevisionsOfSplitPools(t *testing.T) {
+	t.Parallel()
+	s := scheduler.New(scheduler.Config{}, nil)
+	t.Cleanup(s.Close)
+	var all []scheduler.Endpoint
+	for _, id := range []string{"r1 prefill", "r1 decode", "r2 decode"} {
+		revision, role, _ := strings.Cut(id, " ")
+		all = append(all, scheduler.Endpoint{ID: id, URL: "http://x.test", Labels: map[string]string{scheduler.RoleLabel: role, scheduler.RevisionLabel: revision}})
+	}
+	s.SetEndpoints(all)
+	for _, tokens := range []int{10_000, 10_000, 10} {
+		l, err := s.Schedule(t.Context(), scheduler.Request{InputTokens: tokens})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.End(scheduler.Outcome{})
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(pool.NewCollector(func() map[string]pool.Snapshot { return map[string]pool.Snapshot{"p": {State: s.State()}} }))
+	got := gather(t, registry)
+	for _, want := range []string{
+		`weir_pool_prefills_total{pool="p",where="apart"} 2`, `weir_pool_prefills_total{pool="p",where="together"} 1`,
+		`weir_pool_revision_share{pool="p",revision="r1"} 1`, `weir_pool_revision_share{pool="p",revision="r2"} 0`,
+		`weir_pool_revision_requests_total{pool="p",revision="r1"} 3`, `weir_pool_revision_requests_total{pool="p",revision="r2"} 0`,
+	} {
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+}
+
 // A full band, waiting requests and engines of unequal load, under llm-d's
 // names.
 func TestCollectorShowsPressureAsLLMDDoes(t *testing.T) {
