@@ -88,20 +88,16 @@ test-envoy: needs ## Envoy (from PyPI) before simulated model servers, driven by
 	WEIR_TEST_ENVOY="$$(echo $(CURDIR)/.cache/envoy/lib/python3*/site-packages/envoy/_bin/envoy)" go test -count=1 -timeout 10m -run 'TestEnvoy' -v .
 
 .PHONY: test-epp
-test-epp: needs ## a real llm-d Endpoint Picker (EPP_BIN, or built from its Go module), and what dies with it
-	@bin='$(EPP_BIN)'; [ -n "$$bin" ] || { bin=$(CURDIR)/.cache/epp/epp; deploy/llm-d/install.sh .cache/epp; } || \
-	  { echo "left out: no Endpoint Picker was to be had; build llm-d-router's cmd/epp and name it: make test-epp EPP_BIN=PATH" >&2; exit 0; }; \
+test-epp: needs ## a real llm-d Endpoint Picker (EPP_BIN=PATH, or built from its Go module), and what dies with it
+	@mkdir -p .cache; bin='$(abspath $(EPP_BIN))'; [ -n "$$bin" ] || { bin=$(CURDIR)/.cache/epp/epp; deploy/llm-d/install.sh .cache/epp; } || \
+	  { echo "left out: no Endpoint Picker was to be had; build cmd/epp of llm-d-router and name it: make test-epp EPP_BIN=PATH" >&2; exit 0; }; \
 	go test -c -o .cache/epp.test ./scheduler/llmd && cd scheduler/llmd && \
-	  EPP_BIN="$$bin" $(ALONE) ../../.cache/epp.test -test.timeout 10m -test.run 'RealPicker' -test.parallel 4 -test.v
-
-# A picker listens on all interfaces. Where Linux lets us, it gets a network that
-# has none but loopback.
-ALONE = $$(unshare -n true 2>/dev/null && echo 'unshare -n sh -c "ip link set lo up && exec \"\$$@\"" -')
+	  EPP_BIN="$$bin" ../../deploy/llm-d/alone.sh ../../.cache/epp.test -test.timeout 10m -test.run 'RealPicker' -test.parallel 4 -test.v
 
 .PHONY: bench-epp
 bench-epp: ## measure the scheduler beside `weir scheduler` and llm-d's Endpoint Picker (EPP_BIN); writes docs/scheduling.md
 	@mkdir -p .cache && go build -o .cache/bench-epp ./bench/epp
-	EPP_BIN='$(EPP_BIN)' .cache/bench-epp -o docs/scheduling.md
+	EPP_BIN='$(abspath $(EPP_BIN))' deploy/llm-d/alone.sh .cache/bench-epp -o docs/scheduling.md
 
 .PHONY: test-kill
 test-kill: needs ## kill -9 at six moments of a request, KILLS=50 times each, and look for lost money
