@@ -120,7 +120,7 @@ func TestClientKeepsTheContractWithARealPicker(t *testing.T) {
 			return s
 		},
 		Run:    func(t *testing.T, test func(t *testing.T)) { test(t) },
-		Settle: func() { pause(60 * time.Millisecond) },
+		Settle: func() { pause(150 * time.Millisecond) },
 		Slack:  3 * time.Second, Overshoots: true,
 		Can: schedulertest.Capabilities{Turns: true, RequestTTL: true, LeastLoaded: true, Eviction: true},
 	})
