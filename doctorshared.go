@@ -22,8 +22,10 @@ func checkShared(ctx context.Context, snapshot *catalogue.Snapshot, p *catalogue
 	for _, e := range found.Schedulers {
 		at := fmt.Sprintf("pool %s, scheduler %s", p.Name, e.Address)
 		switch {
+		case e.Waits:
+			list = append(list, fine(at+", which waits to take over"))
 		case !e.Up:
-			list = append(list, warning(at, e.Fault, "start it, or correct scheduler.epp; a standby that waits for its primary's end is as it should be"))
+			list = append(list, warning(at, e.Fault, "start it, or correct scheduler.epp in the catalogue"))
 		case e.Fault != "":
 			list = append(list, warning(at, e.Fault, "see docs/shared-scheduler.md"))
 		default:

@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -12,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/maypok86/otter/v2"
 	"github.com/tidwall/gjson"
 
 	"weir/gateway/catalogue"
@@ -27,6 +30,7 @@ type eppGateway struct {
 	log        *slog.Logger
 	targets    []scheduler.Target
 	objectives map[int]string
+	sessions   *otter.Cache[string, string] // the scheduler's own notes of where sessions are; tenants don't see them
 
 	queued   atomic.Uint64 // answers that went through a scheduler
 	bypassed atomic.Uint64 // answers that show no trace of one
@@ -40,8 +44,16 @@ type eppGateway struct {
 // older generation saw.
 const passedBy = "x-went-into-resp-headers"
 
+const (
+	maxSessionTokens = 20_000
+	maxSessionToken  = 512 // bytes
+)
+
 func newEPPGateway(log *slog.Logger, p *catalogue.Pool, objectives map[int]string) *eppGateway {
-	return &eppGateway{log: log, objectives: objectives, targets: gatewaysOf(p)}
+	return &eppGateway{
+		log: log, objectives: objectives, targets: gatewaysOf(p),
+		sessions: otter.Must(&otter.Options[string, string]{MaximumSize: maxSessionTokens}),
+	}
 }
 
 // gatewaysOf are the pool's gateways in the order of their ids, but for those
@@ -76,7 +88,7 @@ func (e *eppGateway) Schedule(ctx context.Context, r scheduler.Request) (schedul
 		return nil, &scheduler.Refusal{Reason: scheduler.NoEndpoints, RetryAfter: noSchedulerRetry}
 	}
 	headers := e.headers(&r)
-	l := &gatewayLease{gateway: e, body: r.Body, targets: make([]scheduler.Target, len(e.targets))}
+	l := &gatewayLease{gateway: e, body: r.Body, session: r.Session, targets: make([]scheduler.Target, len(e.targets))}
 	for i, t := range e.targets {
 		t.Headers = headers
 		l.targets[i] = t
@@ -90,6 +102,13 @@ func (e *eppGateway) headers(r *scheduler.Request) [][2]string {
 	out := [][2]string{{extproc.FairnessID, r.Flow.FairnessID}, {extproc.FairnessIDOld, r.Flow.FairnessID}}
 	if name := e.objectives[r.Flow.Band]; name != "" {
 		out = append(out, [2]string{extproc.Objective, name}, [2]string{extproc.ObjectiveOld, name})
+	}
+	if r.Session != "" {
+		sum := sha256.Sum256([]byte(r.Session)) // which tells nobody whose it is
+		out = append(out, [2]string{extproc.SessionID, hex.EncodeToString(sum[:16])})
+		if token, ok := e.sessions.GetIfPresent(r.Session); ok {
+			out = append(out, [2]string{extproc.SessionToken, token})
+		}
 	}
 	if r.TTL > 0 {
 		out = append(out, [2]string{extproc.QueueTTL, r.TTL.String()})
@@ -116,6 +135,7 @@ type gatewayLease struct {
 	gateway *eppGateway
 	targets []scheduler.Target
 	body    []byte
+	session string
 
 	mu     sync.Mutex
 	wait   time.Duration
@@ -139,6 +159,9 @@ func (l *gatewayLease) Told() (name string, queued time.Duration, known bool) {
 // that has no trace of it was let through: gateways do that while their
 // scheduler doesn't answer, and then nobody keeps any order.
 func (l *gatewayLease) answered(resp *http.Response) {
+	if token := resp.Header.Get(extproc.SessionToken); l.session != "" && token != "" && len(token) <= maxSessionToken {
+		l.gateway.sessions.Set(l.session, token)
+	}
 	ms, err := strconv.ParseUint(resp.Header.Get(extproc.QueueMilliseconds), 10, 31)
 	if err == nil {
 		l.mu.Lock()

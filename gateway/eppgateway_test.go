@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"weir/gateway"
 	"weir/scheduler"
 )
@@ -115,6 +117,28 @@ func TestAPoolBehindAGatewayOfLLMD(t *testing.T) {
 	}
 	if s := r.fleet.Pools()["main"].State; len(s.Endpoints) != 0 {
 		t.Errorf("gateways are watched as engines: %+v", s.Endpoints)
+	}
+}
+
+func TestASessionGoesBackWhereTheSchedulerNotedIt(t *testing.T) {
+	t.Parallel()
+	e := startEnvoy(t, servedWith("x-session-token", "cG9vbC9h"))
+	r := buildRemote(t, gatewayPool(e))
+	for i, session := range []string{"chain", "chain", "other", ""} {
+		to := &caller{}
+		if err := r.Run(t.Context(), r.house.call(func(c *gateway.Call) { c.ID, c.Stream, c.Session = fmt.Sprint("req_", i), true, session }), to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var tokens []string
+	for _, h := range e.asked() {
+		tokens = append(tokens, h.Get("x-session-token"))
+		if id := h.Get("x-session-id"); strings.Contains(id, "ten_a") || strings.Contains(id, "chain") {
+			t.Errorf("the session is called %s", id)
+		}
+	}
+	if d := cmp.Diff([]string{"", "cG9vbC9h", "", ""}, tokens); d != "" {
+		t.Errorf("tokens (-want +got):\n%s", d)
 	}
 }
 

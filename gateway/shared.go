@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -88,11 +89,22 @@ func (q *sharedQueue) ask(ctx context.Context, r scheduler.Request) (scheduler.L
 	}
 	lease, err := q.remote.Schedule(ctx, r)
 	if err != nil {
+		err = ownTrouble(err)
 		q.told.refused(note, err)
 		return nil, err
 	}
 	q.told.dispatched(note, lease)
 	return &sharedLease{Lease: lease, queue: q, note: note}, nil
+}
+
+// ownTrouble is err; where the scheduler failed by itself, which is no fault of
+// the gateway's, as what it is to the caller: no endpoint for now.
+func ownTrouble(err error) error {
+	refusal, ok := errors.AsType[*scheduler.Refusal](err)
+	if !ok || refusal.Reason != scheduler.Internal {
+		return err
+	}
+	return &scheduler.Refusal{Reason: scheduler.NoEndpoints, RetryAfter: noSchedulerRetry, Waited: refusal.Waited, Err: refusal.Err}
 }
 
 // enter counts a call. Where the queue has retired, next is what to ask; nil

@@ -96,15 +96,17 @@ func wrongWith(list []llmd.EPPState) string {
 		if e.InUse {
 			used = e.Address
 		}
-		if !e.Up {
+		if !e.Up && !e.Waits {
 			down = append(down, e.Address+" is down: "+e.Fault)
 		}
 	}
 	switch {
+	case used == "" && len(down) == 0:
+		return "no scheduler serves: each waits for another one"
+	case used == "":
+		return "no scheduler serves: " + strings.Join(down, "; ")
 	case len(down) == 0:
 		return ""
-	case used == "":
-		return "no scheduler answers: " + strings.Join(down, "; ")
 	default:
 		return strings.Join(down, "; ") + "; in use is " + used
 	}

@@ -43,6 +43,7 @@ type picker struct {
 
 	address string
 	grpc    *grpc.Server
+	health  *health.Server
 }
 
 func startPicker(t *testing.T, c eppsim.Config, options ...grpc.ServerOption) *picker {
@@ -51,9 +52,9 @@ func startPicker(t *testing.T, c eppsim.Config, options ...grpc.ServerOption) *p
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &picker{Server: eppsim.New(c), address: l.Addr().String(), grpc: grpc.NewServer(options...)}
+	p := &picker{Server: eppsim.New(c), address: l.Addr().String(), grpc: grpc.NewServer(options...), health: health.NewServer()}
 	extprocv3.RegisterExternalProcessorServer(p.grpc, p.Server)
-	healthpb.RegisterHealthServer(p.grpc, health.NewServer())
+	healthpb.RegisterHealthServer(p.grpc, p.health)
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = p.grpc.Serve(l) })
 	t.Cleanup(func() {
@@ -254,7 +255,7 @@ func TestNothingGoesWhereThePoolIsNot(t *testing.T) {
 	p, e, stranger := startPicker(t, eppsim.Config{}), startEngine(t), startEngine(t)
 	p.SetEndpoints([]eppsim.Endpoint{{Address: stranger.host(), Max: 4}})
 	r := buildRemote(t, llmdPool(listed(e), "", p))
-	if _, err := r.ask(t, "req_1", tenants.StandIn); cause(err) == "" {
+	if _, err := r.ask(t, "req_1", tenants.StandIn); cause(err) != gateway.NoEndpoint {
 		t.Errorf("a destination that is not of the pool: %v", err)
 	}
 	if n := len(stranger.sent()); n > 0 {
@@ -296,6 +297,27 @@ func TestTheStandbyTakesOver(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), primary.address+" is down") || !strings.Contains(err.Error(), "in use is "+second.address) {
 		t.Errorf("readiness says %v", err)
 	}
+}
+
+// Of schedulers that elect one among them the others say that they don't serve.
+func TestAStandbyThatWaitsIsAsItShouldBe(t *testing.T) {
+	t.Parallel()
+	e := startEngine(t)
+	waits, serves := startPicker(t, eppsim.Config{}), startPicker(t, eppsim.Config{})
+	waits.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	for _, p := range []*picker{waits, serves} {
+		p.SetEndpoints([]eppsim.Endpoint{{Address: e.host(), Max: 4}})
+	}
+	r := buildRemote(t, llmdPool(listed(e), "", waits, serves))
+	until(t, "both are known", func() bool { s := r.fleet.Shared()["main"].Standby.EPPs; return s[0].Waits && s[1].InUse })
+	if err := r.fleet.CheckShared(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.ask(t, "req_1", ""); err != nil || len(serves.Exchanges()) != 1 {
+		t.Errorf("%v, and the one that serves saw %d requests", err, len(serves.Exchanges()))
+	}
+	serves.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	until(t, "nobody serves", func() bool { return r.fleet.CheckShared(t.Context()) != nil })
 }
 
 func TestWhatBecomesOfRequestsWithoutAScheduler(t *testing.T) {

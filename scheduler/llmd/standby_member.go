@@ -29,6 +29,7 @@ type member struct {
 	strikes atomic.Int32 // streams in a row that ended in no proper way
 
 	down   bool
+	waits  bool   // it lives and says that it doesn't serve: a standby does
 	fault  string // why it is down, or what its operator should know
 	good   int    // probes in a row while it is down
 	needed int    // of those to come back
@@ -41,6 +42,7 @@ type member struct {
 type finding struct {
 	ok     bool
 	silent bool   // nothing came back in time
+	waits  bool   // it answers that it doesn't serve
 	fault  string // or a note, where it is ok
 }
 
@@ -51,7 +53,7 @@ func findingOf(said healthpb.HealthCheckResponse_ServingStatus, err error) findi
 	case err == nil && said == healthpb.HealthCheckResponse_SERVING:
 		return finding{ok: true}
 	case err == nil:
-		return finding{fault: "it says that it doesn't serve: " + said.String()}
+		return finding{waits: true, fault: "it says that it doesn't serve: " + said.String()}
 	case code == codes.Unimplemented:
 		return finding{ok: true, fault: noHealth}
 	case code == codes.DeadlineExceeded:
@@ -78,6 +80,7 @@ func best(members []*member) int {
 
 // probed takes in a probe.
 func (m *member) probed(f finding, now time.Time) {
+	m.waits = f.waits
 	if !f.ok {
 		if f.silent {
 			if m.silent++; m.silent < maxSilence && !m.down {
@@ -113,6 +116,7 @@ func (m *member) broke(err error, now time.Time) bool {
 		}
 	}
 	fresh := !m.down
+	m.waits = false
 	m.fall(err.Error(), now)
 	return fresh
 }

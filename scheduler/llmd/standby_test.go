@@ -117,6 +117,9 @@ func TestTheStandbyIsUsedWhileThePrimaryIsAway(t *testing.T) {
 	until(t, "the standby is up again", func() bool { return s.State().EPPs[1].Up })
 	primary.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 	until(t, "one that doesn't serve is left", func() bool { return name(s) == second.address })
+	if e := s.State().EPPs[0]; e.Up || !e.Waits {
+		t.Errorf("one that waits is %+v", e)
+	}
 	primary.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	until(t, "one that serves again is wanted", func() bool { return name(s) == primary.address })
 	state := s.State()
