@@ -132,8 +132,8 @@ func (x *exchange) narrow(r *scheduler.Request) bool {
 	return left
 }
 
-// route tells the caller where the request goes, and for other callers than
-// gateways of ours repeats its body: they forward what comes back.
+// route tells the caller where the request goes. Others than gateways of ours
+// are told its body again: they forward what comes back.
 func (x *exchange) route() error {
 	message, err := routed(x.lease.Targets(), x.news())
 	if err != nil {
@@ -145,7 +145,13 @@ func (x *exchange) route() error {
 	if err := x.stream.Send(message); err != nil {
 		return err
 	}
-	if !x.bare {
+	switch {
+	case x.bare:
+	case x.own:
+		if err := x.stream.Send(unchanged()); err != nil {
+			return err
+		}
+	default:
 		for piece, last := range extproc.Chunks(x.lease.Body(), extproc.MaxPiece) {
 			if err := x.stream.Send(requestPiece(piece, last && !x.trailers)); err != nil {
 				return err
@@ -227,6 +233,13 @@ func (x *exchange) read() {
 			return
 		}
 	}
+}
+
+// unchanged says that the body is to be sent as it came.
+func unchanged() *extprocv3.ProcessingResponse {
+	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{
+		RequestBody: &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{}},
+	}}
 }
 
 func requestPiece(piece []byte, last bool) *extprocv3.ProcessingResponse {

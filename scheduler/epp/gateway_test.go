@@ -45,7 +45,7 @@ func TestAGatewaysFactsReportsAndOutcomeCount(t *testing.T) {
 	p := s.open(t, extproc.GatewayKey, "1")
 	before := time.Now()
 	p.chat("r.2", append(pairsOf(facts()), extproc.FairnessID, "flow")...)
-	p.routed()
+	p.told()
 	for _, progress := range []scheduler.Progress{{Kind: scheduler.HeadersReceived}, {Kind: scheduler.FirstToken, OutputTokens: 1}, {Kind: scheduler.EventReceived, OutputTokens: 5}} {
 		p.responseBody(string(extproc.AppendReport(nil, progress)), false)
 	}
@@ -93,10 +93,10 @@ func TestAGatewayThatBreaksTheFormIsTold(t *testing.T) {
 	for name, do := range map[string]func(*proxy){
 		"facts of another version": func(p *proxy) { p.chat("r", "x-weir-facts", "99") },
 		"a fact that is no number": func(p *proxy) { p.chat("r", "x-weir-facts", "1", "x-weir-weight", "many") },
-		"a report that is none":    func(p *proxy) { p.chat("r"); p.routed(); p.responseBody("data: {}", false) },
+		"a report that is none":    func(p *proxy) { p.chat("r"); p.told(); p.responseBody("data: {}", false) },
 		"an outcome that is none": func(p *proxy) {
 			p.chat("r")
-			p.routed()
+			p.told()
 			p.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseTrailers{}})
 		},
 		"a body before the headers": func(p *proxy) { p.send(bodyPiece(nil, true)) },

@@ -201,6 +201,17 @@ func (p *proxy) routed() (destination, body string) {
 	}
 }
 
+// told reads a gateway's answer: the body goes as it is.
+func (p *proxy) told() {
+	p.t.Helper()
+	if h := p.recv().GetRequestHeaders().GetResponse().GetHeaderMutation(); extproc.GetSet(h, extproc.Destination) == "" {
+		p.t.Errorf("headers %v name no destination", h)
+	}
+	if b := p.recv().GetRequestBody(); b == nil || b.GetResponse().GetBodyMutation() != nil {
+		p.t.Errorf("the body is %v, want it unchanged", b)
+	}
+}
+
 // refusedAs reads a refusal.
 type refusedAs struct {
 	status                       int

@@ -30,11 +30,11 @@ func parsePrompt(body []byte, trusted bool) (p prompt, ok bool) {
 	gjson.ParseBytes(body).ForEach(func(key, value gjson.Result) bool {
 		switch key.String() {
 		case "instructions", "system":
-			instructions = []byte(value.Raw)
+			instructions = within(body, value)
 		case "tools":
-			tools = []byte(value.Raw)
+			tools = within(body, value)
 		case "messages", "prompt", "input":
-			messages = []byte(value.Raw)
+			messages = within(body, value)
 		case "model":
 			p.model = value.String()
 		case "cache_salt":
@@ -58,6 +58,15 @@ func parsePrompt(body []byte, trusted bool) (p prompt, ok bool) {
 		}
 	}
 	return p, true
+}
+
+// within is the value's part of the body itself, which a copy of a long prompt
+// would double.
+func within(body []byte, v gjson.Result) []byte {
+	if end := v.Index + len(v.Raw); end <= len(body) && string(body[v.Index:end]) == v.Raw {
+		return body[v.Index:end:end]
+	}
+	return []byte(v.Raw)
 }
 
 // bytesPerToken is how long a token is thought to be, as in llm-d.

@@ -75,7 +75,12 @@ func (a *Answer) Take(m *extprocv3.ProcessingResponse) error {
 		if !a.decided {
 			return fmt.Errorf("%w: a body before the decision", ErrGarbage)
 		}
-		return a.piece(part.RequestBody.GetResponse().GetBodyMutation().GetStreamedResponse())
+		mutation := part.RequestBody.GetResponse().GetBodyMutation()
+		if mutation == nil && a.same == 0 && a.changed == nil { // the body goes as it is
+			a.same, a.done = len(a.sent), true
+			return nil
+		}
+		return a.piece(mutation.GetStreamedResponse())
 	default:
 		return fmt.Errorf("%w: %T in the request phase", ErrGarbage, part)
 	}

@@ -208,3 +208,27 @@ func FuzzReport(f *testing.F) {
 		}
 	})
 }
+
+func TestABodyThatIsNotRepeatedGoesAsItIs(t *testing.T) {
+	t.Parallel()
+	unchanged := &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{
+		RequestBody: &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{}},
+	}}
+	sent := []byte(`{"model":"m"}`)
+	a := extproc.NewAnswer(sent)
+	if err := a.Take(decision(extproc.Destination, "10.0.0.1:8000")); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Take(unchanged); err != nil || !a.Done() || !bytes.Equal(a.Body(), sent) {
+		t.Errorf("done %v, body %q, error %v", a.Done(), a.Body(), err)
+	}
+	b := extproc.NewAnswer(sent)
+	for _, m := range []*extprocv3.ProcessingResponse{decision(extproc.Destination, "10.0.0.1:8000"), piece(sent[:3], false)} {
+		if err := b.Take(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Take(unchanged); err == nil {
+		t.Error("half a body was taken as the whole")
+	}
+}
