@@ -165,6 +165,8 @@ func holdInWords(h scheduler.Hold) string {
 		return "the pool was as full as the band may make it, and what was left is kept for higher ones"
 	case scheduler.HeldByEndpoints:
 		return "no endpoint that may take it had room"
+	case scheduler.HeldByCaches:
+		return "it would have driven out of the caches what others come back for, and stood aside"
 	case scheduler.HeldByNoEndpoint:
 		return "the pool had no endpoint that works"
 	default:

@@ -22,6 +22,7 @@ type band struct {
 	backlog flowHeap // flows in which something waits
 	weight  int      // of those, in sum
 	queued  int
+	aside   int // of its requests, who stand aside
 	bytes   int64
 	owed    float64 // tokens that the band's MinShare is behind, or ahead if negative
 

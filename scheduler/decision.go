@@ -66,6 +66,7 @@ const (
 	HeldByOrder      Hold = "order"        // others go first
 	HeldByCeiling    Hold = "ceiling"      // the pool has room, but only beyond the ceiling of its band
 	HeldByEndpoints  Hold = "endpoints"    // the pool is full, or so are the endpoints that may take it
+	HeldByCaches     Hold = "caches"       // there is room, at the expense of what others come back for
 	HeldByNoEndpoint Hold = "no_endpoints" // there is none
 )
 

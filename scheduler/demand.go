@@ -23,7 +23,7 @@ func (e *Embedded) Demand() Demand {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := e.now()
-	d := Demand{Queued: e.queues.queued, FirstTokens: e.firstTokens.read()}
+	d := Demand{Queued: e.queues.queued + len(e.queues.aside), FirstTokens: e.firstTokens.read()}
 	e.queues.each(func(w *waiter) {
 		d.QueuedTokens += w.request.InputTokens
 		d.Oldest = max(d.Oldest, now.Sub(w.queuedAt))

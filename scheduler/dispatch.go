@@ -10,6 +10,7 @@ type choice struct {
 	considered int         // endpoints that could take it
 	candidates []Candidate // the best of them
 	left       []leftOut   // those that could not
+	displaces  float64     // tokens that it would drive out at the first one and that are used again
 	pair
 }
 
@@ -56,6 +57,9 @@ func (e *Embedded) direct(b *band, f *flow, r *Request, now time.Time) (*lease, 
 		e.wakeAt(again, now)
 		return nil, e.placeless(b)
 	}
+	if e.standsAside(&c, b, f, r, now, now) {
+		return nil, e.heldBy(HeldByCaches, b)
+	}
 	return e.grant(c, b, f, r, arrival{at: now}, held{}, now), held{}
 }
 
@@ -66,7 +70,7 @@ func (e *Embedded) behind(b *band, f *flow) bool {
 		return len(e.queues.promised) > 0
 	}
 	for _, higher := range e.queues.bands {
-		if higher.queued > 0 {
+		if higher.queued > 0 || higher != b && higher.aside > 0 {
 			return true
 		}
 		if higher == b {
@@ -91,6 +95,7 @@ func (e *Embedded) open(b *band, f *flow) bool {
 // dispatch sends who waits, in order, while the pool has room for them.
 func (e *Embedded) dispatch(now time.Time) {
 	e.sleep()
+	e.rejoin(now)
 	for began := now; e.queues.queued > 0; began = e.timed(began) {
 		e.look(now)
 		w := e.queues.next(e.admit)
@@ -103,6 +108,12 @@ func (e *Embedded) dispatch(now time.Time) {
 			w.held, e.stuck = e.placeless(w.band), w
 			e.wakeAt(again, now)
 			return
+		}
+		if e.standsAside(&c, w.band, w.flow, &w.request, w.entered, now) {
+			w.held = e.heldBy(HeldByCaches, w.band)
+			e.queues.stepAside(w)
+			e.wakeAt(now.Add(asideRest), now)
+			continue
 		}
 		w.lease = e.grant(c, w.band, w.flow, &w.request, w.came, w.held, now)
 		e.queues.remove(w)

@@ -41,6 +41,7 @@ type Embedded struct {
 	wake      *time.Timer      // runs when something may go that waits
 	waking    time.Time        // when it fires; zero: it is stopped
 	spare     []*waiter        // to be reused: a waiter has a channel and a timer
+	asideAt   time.Time        // when those that stand aside may be looked at again
 	closed    bool
 
 	firstTokens latencies
@@ -131,10 +132,15 @@ func (e *Embedded) enter(r *Request) (*lease, *waiter, *Refusal) {
 	if w.queuedAt.IsZero() || w.queuedAt.After(now) {
 		w.queuedAt = now
 	}
-	e.queues.push(b, f, w)
+	if h.by == HeldByCaches {
+		e.queues.stand(b, f, w)
+		e.wakeAt(now.Add(asideRest), now)
+	} else {
+		e.queues.push(b, f, w)
+	}
 	w.limit(deadline, now)
 	b.enqueued.observe(e.now().Sub(now))
-	if h.by != HeldByOrder {
+	if h.by != HeldByOrder && !w.isAside {
 		e.stuck = w
 		if e.cycle.saturation >= b.ceiling {
 			e.wakeAt(e.reclaim(w, now), now)

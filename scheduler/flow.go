@@ -19,6 +19,7 @@ type waiter struct {
 	came     arrival // what it met when it came
 	held     held    // what held it last
 	order    order
+	isAside  bool
 	place    int // in the flow's heap
 
 	done    chan struct{} // one token once lease or refusal is set by another
@@ -37,6 +38,7 @@ type flow struct {
 	waiting  waiters
 	live     map[*charge]struct{} // one for each lease
 	held     int                  // tokens of the live ones
+	aside    int                  // of its requests, who stand aside
 	backlog  int                  // place in the band's heap; -1 when nothing waits
 	promised int                  // place in the pool's heap of flows below their reservation; -1
 
@@ -67,7 +69,7 @@ func (f *flow) head() *waiter { return f.waiting[0] }
 
 func (f *flow) queued() int { return len(f.waiting) }
 
-func (f *flow) busy() bool { return len(f.waiting) > 0 || len(f.live) > 0 }
+func (f *flow) busy() bool { return len(f.waiting) > 0 || f.aside > 0 || len(f.live) > 0 }
 
 func (f *flow) push(w *waiter)   { heap.Push(&f.waiting, w) }
 func (f *flow) remove(w *waiter) { heap.Remove(&f.waiting, w.place) }

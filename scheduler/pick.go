@@ -350,6 +350,7 @@ func (f *fleet) best(a *sheet) choice {
 	}
 	first := a.order[0]
 	c := choice{endpoints: a.picked, cached: a.cached[first], considered: len(a.endpoints), left: a.left}
+	c.displaces = f.displaced(a, first)
 	if a.record {
 		c.candidates = f.explain(a)
 	}

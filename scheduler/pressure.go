@@ -12,7 +12,7 @@ func (e *Embedded) Pressure(band int) (saturation float64, wait time.Duration) {
 	now, queued := e.now(), 0
 	for _, b := range e.queues.bands {
 		if b.priority >= band {
-			queued += b.queued
+			queued += b.queued + b.aside
 		}
 	}
 	saturation, _ = e.gauge.saturation(now)

@@ -18,8 +18,9 @@ type queues struct {
 	programs map[Fairness]map[string]*program
 	sessions sessions
 
-	queued int
-	bytes  int64 // of the bodies that wait
+	aside  []*waiter // who stands aside, in the order in which they did
+	queued int       // in the bands' queues
+	bytes  int64     // of the bodies that wait
 
 	epoch  time.Time     // when the first one came
 	latest time.Duration // when the last one did, since then
@@ -113,11 +114,11 @@ func (q *queues) flow(r *Request) (*band, *flow) {
 // own, which llm-d lacks.
 func (q *queues) full(b *band, f *flow, bytes int64) (Reason, bool) {
 	switch {
-	case q.cfg.MaxBytes != 0 && q.bytes+bytes > q.cfg.MaxBytes, q.queued >= q.cfg.MaxQueued:
+	case q.cfg.MaxBytes != 0 && q.bytes+bytes > q.cfg.MaxBytes, q.queued+len(q.aside) >= q.cfg.MaxQueued:
 		return PoolFull, true
-	case b.bytes+bytes > b.cfg.MaxBytes, b.queued >= b.cfg.MaxQueued:
+	case b.bytes+bytes > b.cfg.MaxBytes, b.queued+b.aside >= b.cfg.MaxQueued:
 		return BandFull, true
-	case f.queued() >= b.cfg.MaxFlowQueued:
+	case f.queued()+f.aside >= b.cfg.MaxFlowQueued:
 		return FlowFull, true
 	default:
 		return "", false
@@ -127,7 +128,9 @@ func (q *queues) full(b *band, f *flow, bytes int64) (Reason, bool) {
 // push queues the waiter, whose request and times are set.
 func (q *queues) push(b *band, f *flow, w *waiter) {
 	w.band, w.flow = b, f
-	q.arrive(w)
+	if w.order.seq == 0 { // else it stood aside
+		q.arrive(w)
+	}
 	q.rank(w)
 	if f.queued() == 0 {
 		b.arrives(f, w.entered)
@@ -136,25 +139,23 @@ func (q *queues) push(b *band, f *flow, w *waiter) {
 	b.changed(f)
 	b.queued++
 	q.queued++
-	b.bytes += int64(len(w.request.Body))
-	q.bytes += int64(len(w.request.Body))
-	if w.request.ID != "" {
-		q.byID[w.request.ID] = w
-	}
+	q.enlist(w)
 	q.promise(f)
 }
 
 func (q *queues) remove(w *waiter) {
+	if w.isAside {
+		q.leaveAside(w)
+		w.band.rest(w.flow)
+		w.flow = nil
+		return
+	}
 	b, f := w.band, w.flow
 	f.remove(w)
 	b.changed(f)
 	b.queued--
 	q.queued--
-	b.bytes -= int64(len(w.request.Body))
-	q.bytes -= int64(len(w.request.Body))
-	if q.byID[w.request.ID] == w {
-		delete(q.byID, w.request.ID)
-	}
+	q.delist(w)
 	if b.queued == 0 {
 		b.owed = min(b.owed, 0)
 	}
@@ -191,6 +192,9 @@ func (b *band) next() *waiter { return b.fairness.next(&b.backlog).head() }
 
 // each calls do for every waiter, which may remove the one that it is given.
 func (q *queues) each(do func(*waiter)) {
+	for _, w := range slices.Clone(q.aside) {
+		do(w)
+	}
 	for _, b := range q.bands {
 		for _, f := range slices.Clone(b.backlog.flows) {
 			for _, w := range slices.Clone(f.waiting) {

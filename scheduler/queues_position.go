@@ -18,7 +18,7 @@ func (e *Embedded) Position(id string) (Position, bool) {
 	}
 	now := e.now()
 	p := Position{Ahead: e.queues.aheadOfWaiter(w), Waited: max(now.Sub(w.entered), 0), Hold: w.held.by}
-	if p.Ahead > 0 {
+	if p.Ahead > 0 && !w.isAside {
 		p.Hold = HeldByOrder
 	}
 	if !e.populated {
@@ -29,6 +29,9 @@ func (e *Embedded) Position(id string) (Position, bool) {
 }
 
 func (q *queues) aheadOfWaiter(w *waiter) int {
+	if w.isAside {
+		return q.ahead(w.band, w.flow)
+	}
 	own := w.flow.waiting.before(&w.order, maxCounted)
 	if w.band.cfg.Fairness.Policy != GlobalStrict {
 		return q.aheadOf(w.band, w.flow, own)

@@ -131,7 +131,7 @@ func (e *Embedded) State() State {
 	defer e.mu.Unlock()
 	now := e.now()
 	s := State{
-		Queued:           e.queues.queued,
+		Queued:           e.queues.queued + len(e.queues.aside),
 		QueuedBytes:      e.queues.bytes,
 		MaxQueued:        e.cfg.MaxQueued,
 		MaxBytes:         e.cfg.MaxBytes,
@@ -203,19 +203,19 @@ func (p *endpoint) state(now time.Time) EndpointState {
 
 func (b *band) state(live map[*flow]int) BandState {
 	s := BandState{
-		Priority: b.priority, Queued: b.queued, Ceiling: b.ceiling,
+		Priority: b.priority, Queued: b.queued + b.aside, Ceiling: b.ceiling,
 		Bytes: b.bytes, MaxQueued: b.cfg.MaxQueued, MaxBytes: b.cfg.MaxBytes,
 		Enqueued: b.enqueued, Evictions: b.evictions,
 		Dispatched: b.dispatched, Waited: b.waited, Refused: maps.Clone(b.refused),
 	}
 	for _, f := range b.flows {
 		n := live[f]
-		if f.queued() == 0 && n == 0 {
+		if !f.busy() && n == 0 {
 			continue
 		}
 		s.Live += n
 		s.Flows = append(s.Flows, FlowState{
-			FairnessID: f.id, Weight: f.weight, Queued: f.queued(), Live: n, Served: f.served,
+			FairnessID: f.id, Weight: f.weight, Queued: f.queued() + f.aside, Live: n, Served: f.served,
 		})
 	}
 	slices.SortFunc(s.Flows, func(a, b FlowState) int { return cmp.Compare(a.FairnessID, b.FairnessID) })

@@ -43,6 +43,8 @@ func (d *Decision) heldBy() string {
 			return fmt.Sprintf("its endpoints (the pool was full, at %.2f)", d.HeldSaturation)
 		}
 		return fmt.Sprintf("its endpoints (none that may take it had room, the pool being at %.2f)", d.HeldSaturation)
+	case HeldByCaches:
+		return "the caches (it would have driven out what others come back for, and stood aside)"
 	case HeldByNoEndpoint:
 		return "the lack of endpoints (the pool had none that works)"
 	default:
