@@ -156,6 +156,7 @@ func digest(session string) string {
 // may reach through them, a prefill server's too, has to be one of the pool's:
 // the prompt goes there.
 func (c *Client) targets(a *extproc.Answer) ([]scheduler.Target, error) {
+	var prefill *scheduler.Target
 	for _, h := range a.Headers {
 		if h[0] == extproc.DataParallelRank {
 			if _, err := strconv.ParseUint(h[1], 10, 16); err != nil {
@@ -168,15 +169,19 @@ func (c *Client) targets(a *extproc.Answer) ([]scheduler.Target, error) {
 			return nil, fmt.Errorf("header %s: %w", h[0], err)
 		}
 		for _, host := range hosts {
-			if _, ok := c.cfg.Allowed(host); !ok {
+			t, ok := c.cfg.Allowed(host)
+			if !ok {
 				return nil, fmt.Errorf("%w: %s in %s", ErrForeign, host, h[0])
+			}
+			if h[0] == extproc.Prefiller {
+				prefill = &t
 			}
 		}
 	}
 	targets := make([]scheduler.Target, 0, len(a.Destinations))
 	for _, host := range a.Destinations {
 		if t, ok := c.cfg.Allowed(host); ok {
-			t.Headers = append(slices.Clip(t.Headers), a.Headers...)
+			t.Headers, t.Prefill = append(slices.Clip(t.Headers), a.Headers...), prefill
 			targets = append(targets, t)
 		}
 	}

@@ -251,7 +251,11 @@ func TestDestinationsAreTargetsInTheirOrder(t *testing.T) {
 			s.SetEndpoints([]eppsim.Endpoint{{Address: "a.test:80", Max: 1}, {Address: "elsewhere.example:80", Max: 1}, {Address: "b.test:80", Max: 1}})
 			l := granted(t, c, scheduler.Request{ID: "r.1", Body: body(1)})
 			headers := [][2]string{{"x-prefiller-host-port", "b.test:80"}}
-			want := []scheduler.Target{{Endpoint: "a", URL: "http://a.test", Headers: headers}, {Endpoint: "b", URL: "http://b.test", Headers: headers}}
+			prefill := &scheduler.Target{Endpoint: "b", URL: "http://b.test"}
+			want := []scheduler.Target{
+				{Endpoint: "a", URL: "http://a.test", Headers: headers, Prefill: prefill},
+				{Endpoint: "b", URL: "http://b.test", Headers: headers, Prefill: prefill},
+			}
 			if diff := cmp.Diff(want, l.Targets()); diff != "" {
 				t.Error(diff)
 			}
