@@ -70,7 +70,9 @@ func pause(d time.Duration) { <-time.After(d) }
 func startReal(t *testing.T, cfg eppreal.Config) *eppreal.EPP {
 	t.Helper()
 	cfg.Binary, cfg.Dir, cfg.Port = realBinary(t), t.TempDir(), realPort
-	cfg.Objectives = objectives()
+	if cfg.Objectives == nil {
+		cfg.Objectives = objectives()
+	}
 	picker, err := eppreal.Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -142,9 +144,14 @@ type realAnswer struct {
 
 func schedule(t *testing.T, c *llmd.Client, i int) <-chan realAnswer {
 	t.Helper()
+	return scheduleAs(t, c, realRequest(i))
+}
+
+func scheduleAs(t *testing.T, c *llmd.Client, r scheduler.Request) <-chan realAnswer {
+	t.Helper()
 	answer := make(chan realAnswer, 1)
 	go func() {
-		l, err := c.Schedule(t.Context(), realRequest(i))
+		l, err := c.Schedule(t.Context(), r)
 		answer <- realAnswer{l, err}
 	}()
 	return answer
@@ -219,5 +226,93 @@ func TestARealPickersEndLosesNothingThatRunsOrWaits(t *testing.T) {
 				t.Errorf("counts %+v", n)
 			}
 		})
+	}
+}
+
+// order gives the one place to whoever waits, one after the other, and returns
+// in which order they were.
+func order(t *testing.T, running scheduler.Lease, queued map[string]<-chan realAnswer) []string {
+	t.Helper()
+	type turn struct {
+		name string
+		got  realAnswer
+	}
+	next := make(chan turn, len(queued))
+	for name, answer := range queued {
+		go func() { next <- turn{name, <-answer} }()
+	}
+	var names []string
+	for range queued {
+		running.End(scheduler.Outcome{Result: scheduler.Completed})
+		won := <-next
+		if won.got.err != nil {
+			t.Fatalf("%s was refused: %v", won.name, won.got.err)
+		}
+		names, running = append(names, won.name), won.got.lease
+	}
+	running.End(scheduler.Outcome{Result: scheduler.Completed})
+	return names
+}
+
+// Two gateways that ask one picker have one queue: their tenants take turns as
+// if they had come to one.
+func TestGatewaysShareTheQueuesOfARealPicker(t *testing.T) {
+	t.Parallel()
+	picker := startReal(t, eppreal.Config{Places: 1})
+	if err := picker.SetEndpoints(t.Context(), map[string]string{"engine-a": realAddress("a")}); err != nil {
+		t.Fatal(err)
+	}
+	gateways := []*llmd.Client{realClient(t, picker, llmd.Config{}), realClient(t, picker, llmd.Config{})}
+	running := <-schedule(t, gateways[0], 0)
+	if running.err != nil {
+		t.Fatal(running.err)
+	}
+	queued := map[string]<-chan realAnswer{}
+	for i, name := range []string{"a1", "a2", "a3", "b1", "b2", "b3"} { // all of a's came first, to the other gateway
+		r := realRequest(i + 1)
+		r.Flow = scheduler.Flow{FairnessID: name[:1]}
+		queued[name] = scheduleAs(t, gateways[i/3], r)
+		pause(200 * time.Millisecond)
+	}
+	got := order(t, running.lease, queued)
+	for i := range 3 {
+		if pair := got[2*i][:1] + got[2*i+1][:1]; pair != "ab" && pair != "ba" {
+			t.Errorf("the order is %v: the tenants don't take turns", got)
+		}
+	}
+}
+
+// A picker knows a band by the name of an objective. One that it doesn't know is
+// band 0, without a word; once the objective is there, it counts.
+func TestARealPickerTakesAnUnknownObjectiveForBandZero(t *testing.T) {
+	t.Parallel()
+	picker := startReal(t, eppreal.Config{Places: 1, Objectives: map[string]int{"batch": -10}})
+	if err := picker.SetEndpoints(t.Context(), map[string]string{"engine-a": realAddress("a")}); err != nil {
+		t.Fatal(err)
+	}
+	c := realClient(t, picker, llmd.Config{})
+	for _, tt := range []struct {
+		objectives map[string]int
+		want       string
+	}{
+		{map[string]int{"batch": -10}, "first,second"},
+		{objectives(), "second,first"},
+	} {
+		picker.SetObjectives(tt.objectives)
+		pause(500 * time.Millisecond)
+		running := <-schedule(t, c, 0)
+		if running.err != nil {
+			t.Fatal(running.err)
+		}
+		queued := map[string]<-chan realAnswer{}
+		for i, name := range []string{"first", "second"} {
+			r := realRequest(i + 1)
+			r.Flow = scheduler.Flow{FairnessID: name, Band: 100 * i}
+			queued[name] = scheduleAs(t, c, r)
+			pause(200 * time.Millisecond)
+		}
+		if got := strings.Join(order(t, running.lease, queued), ","); got != tt.want {
+			t.Errorf("with the objectives %v the order is %s, want %s", tt.objectives, got, tt.want)
+		}
 	}
 }

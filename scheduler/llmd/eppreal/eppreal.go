@@ -7,14 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -177,31 +175,9 @@ func (e *EPP) SetEndpoints(ctx context.Context, addresses map[string]string) err
 	}
 }
 
-// Metric is the sum of a metric's series; false if there is none.
-func (e *EPP) Metric(ctx context.Context, name string) (sum float64, ok bool) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", e.ports[2]), http.NoBody)
-	if err != nil {
-		return 0, false
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, false
-	}
-	defer resp.Body.Close()
-	page, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return 0, false
-	}
-	for line := range strings.Lines(string(page)) {
-		line = strings.TrimSpace(line)
-		if rest, is := strings.CutPrefix(line, name); is && (strings.HasPrefix(rest, "{") || strings.HasPrefix(rest, " ")) {
-			if v, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64); err == nil {
-				sum, ok = sum+v, true
-			}
-		}
-	}
-	return sum, ok
-}
+// SetObjectives makes these the names by which requests get priorities, as soon
+// as the picker has heard of it.
+func (e *EPP) SetObjectives(priorities map[string]int) { e.kube.SetObjectives(priorities) }
 
 // PID is the process's.
 func (e *EPP) PID() int { return e.cmd.Process.Pid }
