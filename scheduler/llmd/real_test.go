@@ -208,15 +208,19 @@ func TestARealPickersEndLosesNothingThatRunsOrWaits(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for i, q := range queued {
-				got := <-q
+			answers := make(chan realAnswer, waiting) // in the order in which they come: fewer run at a time than wait
+			for _, q := range queued {
+				go func() { answers <- <-q }()
+			}
+			for range waiting {
+				got := <-answers
 				switch {
 				case tt.again && got.err != nil:
-					t.Errorf("request %d that waited was refused: %v", i, got.err)
+					t.Errorf("a request that waited was refused: %v", got.err)
 				case tt.again:
 					got.lease.End(scheduler.Outcome{Result: scheduler.Completed})
 				case got.err == nil || !strings.Contains(got.err.Error(), string(scheduler.NoEndpoints)):
-					t.Errorf("request %d that waited got %v", i, got.err)
+					t.Errorf("a request that waited got %v", got.err)
 				}
 			}
 			for _, l := range running {
