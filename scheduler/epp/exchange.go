@@ -141,7 +141,11 @@ func (x *exchange) route() error {
 	}
 	x.sending.Lock()
 	defer x.sending.Unlock()
-	defer close(x.routed)
+	defer func() {
+		// The lease lets go of the body, too, before the reader may speak to it.
+		x.lease.Observe(scheduler.Progress{Kind: scheduler.HeadersReceived})
+		close(x.routed)
+	}()
 	if err := x.stream.Send(message); err != nil {
 		return err
 	}
@@ -181,9 +185,6 @@ func (x *exchange) release() {
 		_ = x.s.hold(-x.held)
 	}
 	x.body, x.held = nil, 0
-	if x.lease != nil {
-		x.lease.Observe(scheduler.Progress{Kind: scheduler.HeadersReceived}) // what it keeps of the body, too
-	}
 }
 
 // refuse ends the exchange before it has an endpoint.
