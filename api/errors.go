@@ -115,6 +115,7 @@ func answers() map[gateway.Cause]answer {
 		gateway.LimitsUnknown:     {status: 503, kind: unavailable, message: "Limits can't be checked at the moment.", wait: true},
 		gateway.Unpriced:          {status: 503, kind: unavailable, message: "The model has no price at the moment and can't be used.", wait: true},
 		gateway.InsufficientQuota: {status: 402, kind: insufficientQuota, code: insufficientQuota, message: "The credit doesn't cover the request. Please check your plan and billing details.", final: true},
+		gateway.MoneyHeld:         {status: 402, kind: insufficientQuota, code: string(gateway.MoneyHeld), message: "The credit for the request is held by requests that are under way.", wait: true},
 		gateway.MoneyUnknown:      {status: 503, kind: unavailable, code: "billing_unavailable", message: "The credit for the request can't be checked at the moment.", wait: true},
 		gateway.BudgetExhausted:   {status: 402, kind: insufficientQuota, code: "budget_exhausted", message: "The credit was used up in the middle of the answer.", final: true},
 		gateway.FlowFull:          {status: 429, kind: requestRate, code: rateLimit, message: "Too many of your requests are waiting already.", wait: true},

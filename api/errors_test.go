@@ -105,7 +105,7 @@ func TestRowsKeepTheRules(t *testing.T) {
 		objectNotFound:     "404 invalid_request_error -",
 		noRoom:             "503 service_unavailable_error server_is_overloaded",
 
-		gateway.Unpriced: "503 service_unavailable_error -", gateway.InsufficientQuota: "402 insufficient_quota insufficient_quota final", //nolint:dupword // type and code are alike
+		gateway.Unpriced: "503 service_unavailable_error -", gateway.InsufficientQuota: "402 insufficient_quota insufficient_quota final", gateway.MoneyHeld: "402 insufficient_quota in_flight_budget_exhausted", //nolint:dupword // type and code are alike
 		gateway.MoneyUnknown: "503 service_unavailable_error billing_unavailable", gateway.BudgetExhausted: "402 insufficient_quota budget_exhausted final",
 		gateway.ModelNotFound:  "404 invalid_request_error model_not_found",
 		gateway.WrongOperation: "400 invalid_request_error unsupported_value", gateway.NotCounted: "400 invalid_request_error unsupported_value", gateway.SuspectRequest: "400 invalid_request_error request_suspected",

@@ -77,6 +77,8 @@ type till interface {
 	// same everywhere, or nothing: then the error is a *Broke. It adds to the
 	// chunk that this process has of a wallet.
 	draw(ctx context.Context, tenant string, nodes []string, least, want int64) ([]share, error)
+	// reserved is how much of a wallet is in chunks.
+	reserved(ctx context.Context, tenant, node string) (nano int64, err error)
 	// renew returns which of the chunks are still ours.
 	renew(ctx context.Context, chunks []int64) (alive []int64, err error)
 	// giveBack lowers each chunk to what it keeps, where it has more, and closes
@@ -183,7 +185,11 @@ func (f *Funds) take(ctx context.Context, h *Hold, nano int64) error {
 			a.mu.Unlock()
 			return f.refuse(b)
 		}
-		if t := a.turn; t != nil {
+		t := h.scraped(nano, now)
+		if t == nil {
+			t = a.turn
+		}
+		if t != nil {
 			a.waiting += nano
 			a.mu.Unlock()
 			if err := a.wait(ctx, t, nano); err != nil {
@@ -191,7 +197,7 @@ func (f *Funds) take(ctx context.Context, h *Hold, nano int64) error {
 			}
 			continue
 		}
-		t := newTurn()
+		t = newTurn()
 		a.turn = t
 		a.mu.Unlock()
 		return f.fetch(ctx, h, nano, t)
@@ -218,7 +224,18 @@ func (h *Hold) grab(nano int64, now time.Time) bool {
 func (h *Hold) known(nano int64, now time.Time) *Broke {
 	for _, p := range h.pots[:h.n] {
 		if !p.refused.until.Before(now) && p.short(nano, now) > p.refused.available {
-			return &Broke{Node: p.node, AvailableNano: p.refused.available + max(p.free(now), 0)}
+			return &Broke{Node: p.node, AvailableNano: p.refused.available + max(p.free(now), 0), HeldNano: p.refused.held}
+		}
+	}
+	return nil
+}
+
+// scraped is somebody's wait for what others return of a wallet that this hold is
+// short of, too. It holds account.mu.
+func (h *Hold) scraped(nano int64, now time.Time) *turn {
+	for _, p := range h.pots[:h.n] {
+		if p.scraped != nil && p.short(nano, now) > 0 {
+			return p.scraped
 		}
 	}
 	return nil

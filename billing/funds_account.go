@@ -34,6 +34,7 @@ func newTurn() *turn { return &turn{done: make(chan struct{})} }
 // refusal is what was learnt of a wallet a moment ago.
 type refusal struct {
 	available int64
+	held      int64 // by exchanges under way
 	until     time.Time
 	times     int // in a row
 }
@@ -61,6 +62,7 @@ type pot struct {
 	uncapp time.Time // until then the node is known to have no wallet of its own
 
 	scarce  time.Time // until then nothing idle is kept
+	scraped *turn     // of a hold that waits for what others return; nil: none does
 	refused refusal
 }
 

@@ -118,6 +118,17 @@ func (t *bankTill) draw(_ context.Context, _ string, nodes []string, least, want
 	return got, nil
 }
 
+func (t *bankTill) reserved(_ context.Context, _, node string) (int64, error) {
+	if !t.enter() {
+		return 0, errBankAway
+	}
+	defer t.bank.mu.Unlock()
+	if w := t.bank.wallets[node]; w != nil {
+		return w.reserved, nil
+	}
+	return 0, nil
+}
+
 func (t *bankTill) renew(_ context.Context, ids []int64) (alive []int64, err error) {
 	if !t.enter() {
 		return nil, errBankAway

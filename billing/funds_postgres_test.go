@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -19,7 +20,24 @@ type replica struct {
 	*Funds
 
 	settler *Settler
+	listens chan struct{} // closed when it hears of recalls
+	settled func()        // ends what runs of the settler alone
 	stop    func()
+}
+
+// traced is where a query keeps its text.
+type traced struct{}
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (r *replica) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	return context.WithValue(ctx, traced{}, q.SQL)
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (r *replica) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryEndData) {
+	if sql, _ := ctx.Value(traced{}).(string); q.Err == nil && sql == "LISTEN "+recallChannel {
+		close(r.listens)
+	}
 }
 
 func (m *money) replica(name, workerURL string, spool *Spool) *replica {
@@ -38,7 +56,13 @@ func (m *money) idling(name, workerURL string, spool *Spool, idle time.Duration)
 	q := u.Query()
 	q.Set("pool_max_conns", "6")
 	u.RawQuery = q.Encode()
-	pool, err := pgxpool.New(m.t.Context(), u.String())
+	conf, err := pgxpool.ParseConfig(u.String())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	r := &replica{listens: make(chan struct{})}
+	conf.ConnConfig.Tracer = r
+	pool, err := pgxpool.NewWithConfig(m.t.Context(), conf)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -49,11 +73,13 @@ func (m *money) idling(name, workerURL string, spool *Spool, idle time.Duration)
 		Behind: func() bool { return s.Away() || s.Spooled() > 0 },
 	}, time.Now)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(m.t.Context()))
-	var running sync.WaitGroup
+	settling, settled := context.WithCancel(ctx)
+	var running, settles sync.WaitGroup
 	running.Go(func() { _ = f.Run(ctx) })
-	running.Go(func() { _ = s.Run(ctx) })
-	r := &replica{Funds: f, settler: s}
-	r.stop = sync.OnceFunc(func() { cancel(); running.Wait(); pool.Close() })
+	settles.Go(func() { _ = s.Run(settling) })
+	r.Funds, r.settler = f, s
+	r.settled = func() { settled(); settles.Wait() }
+	r.stop = sync.OnceFunc(func() { cancel(); r.settled(); running.Wait(); pool.Close() })
 	m.t.Cleanup(r.stop)
 	return r
 }
@@ -173,8 +199,8 @@ func TestInPostgresWhatAnotherReplicaHoldsIdleIsRecalled(t *testing.T) {
 	for i := range 2 {
 		all = append(all, m.idling(fmt.Sprint("rep_", i), m.db.WorkerURL, nil, time.Hour))
 	}
-	for m.look(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'LISTEN weir_recall'`) < 2 {
-		time.Sleep(5 * time.Millisecond)
+	for _, r := range all {
+		<-r.listens
 	}
 	// The first is left with something idle, as nothing seemed scarce to it.
 	for i := range 10 {
@@ -217,13 +243,13 @@ func TestInPostgresAnOutageLosesNoMoney(t *testing.T) {
 	if _, err := r.pay(t.Context(), "req_beyond", nodes, 900_000_000, 1); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("beyond it: %v", err)
 	}
+	r.settled()
 	wire.up()
-	deadline := time.Now().Add(20 * time.Second)
-	for r.settler.Away() || r.settler.Spooled() > 0 {
-		if time.Now().After(deadline) {
+	for tries := 0; r.settler.Away() || r.settler.Spooled() > 0; tries++ { // a connection from before may be broken
+		if tries > 20 {
 			t.Fatal("the spool was not replayed")
 		}
-		time.Sleep(10 * time.Millisecond)
+		r.settler.recover(t.Context())
 	}
 	r.stop()
 	m.inBooks(map[string]int64{"ten_a": 1_000_000_000 - 1_500_000})

@@ -80,14 +80,18 @@ func (f *Funds) fetch(ctx context.Context, h *Hold, nano int64, t *turn) error {
 	c := &claim{hold: h, nano: nano}
 	err := f.draw(ctx, c)
 	if b, short := errors.AsType[*Broke](err); short {
-		err = f.scrape(ctx, c, b)
+		t, err = f.scrape(ctx, c, b, t)
 	}
 	broke, refused := errors.AsType[*Broke](err)
 	if err != nil && !refused {
 		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
-		t.err = err
 	}
-	f.endTurn(h, t)
+	if t != nil {
+		if !refused {
+			t.err = err
+		}
+		f.endTurn(h, t)
+	}
 	switch {
 	case refused:
 		return f.refuse(broke)
@@ -190,34 +194,69 @@ func (f *Funds) fillPot(p *pot, d share, asked time.Time) {
 var errAway = errors.New("postgres did not answer a moment ago")
 
 // scrape gets a hold together near the floor of a wallet, which refused it:
-// exactly what is missing at each, and what others return.
-func (f *Funds) scrape(ctx context.Context, c *claim, refused *Broke) error {
+// exactly what is missing at each, and what others return. While it waits for
+// that, others of the tenant may have the turn; who lacks the same wallet's money
+// waits with it. It returns the turn, nil where it has none any more.
+func (f *Funds) scrape(ctx context.Context, c *claim, refused *Broke, t *turn) (*turn, error) {
 	c.refused(refused, f.tighten)
 	err := f.drawExactly(ctx, c)
-	if !isBroke(err) {
-		return err
+	broke, ok := errors.AsType[*Broke](err)
+	if !ok {
+		return t, err
 	}
 	// Another process may be short of the same money, and lack what is here.
 	f.returnTight(ctx, c.hold.account)
 	if c.refusedLately(err) { // nobody has returned anything since: it is all spent
-		f.remember(c, err)
-		return err
+		f.remember(ctx, c, err)
+		return t, err
 	}
+	wait := newTurn()
+	c.refused(broke, func(p *pot) { p.scraped = wait })
+	defer func() {
+		c.refused(broke, func(p *pot) { p.scraped = nil })
+		close(wait.done)
+	}()
 	for _, pause := range patience() {
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
+		var left error
+		if t, left = f.pause(ctx, c.hold, t, pause); left != nil {
+			return t, left
 		}
 		if err = f.drawExactly(ctx, c); !isBroke(err) {
-			return err
+			return t, err
 		}
 		f.returnTight(ctx, c.hold.account) // what was recalled meanwhile
 	}
-	f.remember(c, err)
-	return err
+	f.remember(ctx, c, err)
+	return t, err
+}
+
+// pause gives the turn to others for a while. It returns the next one.
+func (f *Funds) pause(ctx context.Context, h *Hold, t *turn, pause time.Duration) (*turn, error) {
+	f.endTurn(h, t)
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	for a := h.account; ; {
+		a.mu.Lock()
+		before := a.turn
+		if before == nil {
+			t = newTurn()
+			a.turn = t
+		}
+		a.mu.Unlock()
+		if before == nil {
+			return t, nil
+		}
+		select {
+		case <-before.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 func isBroke(err error) bool {
@@ -282,14 +321,18 @@ func (c *claim) refusedLately(err error) (lately bool) {
 	return lately
 }
 
-// remember keeps a refusal for those who ask next.
-func (f *Funds) remember(c *claim, err error) {
+// remember keeps a refusal for those who ask next, with what others hold of the
+// wallet.
+func (f *Funds) remember(ctx context.Context, c *claim, err error) {
 	broke, refused := errors.AsType[*Broke](err)
 	if !refused {
 		return
 	}
+	if reserved, err := f.till.reserved(ctx, c.hold.account.tenant, broke.Node); err == nil { // else it counts as spent
+		broke.HeldNano = max(reserved-(broke.AvailableNano-broke.there), 0)
+	}
 	c.refused(broke, func(p *pot) {
 		until := f.now().Add(p.refused.believe())
-		p.refused = refusal{available: broke.there, times: p.refused.times + 1, until: until}
+		p.refused = refusal{available: broke.there, held: broke.HeldNano, times: p.refused.times + 1, until: until}
 	})
 }

@@ -54,6 +54,13 @@ func (t *postgresTill) draw(ctx context.Context, tenant string, nodes []string, 
 
 var errDraw = errors.New("draw: an answer without all wallets")
 
+func (t *postgresTill) reserved(ctx context.Context, tenant, node string) (nano int64, err error) {
+	if err := t.pool.QueryRow(ctx, `SELECT weir_reserved($1, $2)`, tenant, node).Scan(&nano); err != nil {
+		return 0, fmt.Errorf("reserved of a wallet: %w", err)
+	}
+	return nano, nil
+}
+
 func (t *postgresTill) renew(ctx context.Context, chunks []int64) (alive []int64, err error) {
 	err = t.pool.QueryRow(ctx, `SELECT weir_renew_chunks($1, $2, $3)`, t.replica, chunks, t.ttl).Scan(&alive)
 	if err != nil {

@@ -472,3 +472,77 @@ func BenchmarkHold(b *testing.B) {
 		h.Settle(1)
 	}
 }
+
+// While one key's hold waits for what other processes return of its wallet,
+// another key of the tenant that needs a draw has it at once.
+func TestARefusedKeyDelaysNoOtherKeyOfItsTenant(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const price, rich = 1000, 1_000_000_000
+		b := newBank(map[string]int64{"ten_a": rich, "key_poor": price / 2, "key_rich": rich})
+		f, stop := runFunds(b.till("r"), FundsConfig{})
+		defer stop()
+		began := time.Now()
+		hold := func(key string) (*Hold, error) {
+			return f.Hold(t.Context(), HoldRequest{Tenant: "ten_a", Nodes: []string{"ten_a", key}, Nano: price})
+		}
+		refused := make(chan error, 2)
+		for range cap(refused) { // the second waits with the first, and asks nobody
+			go func() {
+				_, err := hold("key_poor")
+				refused <- err
+			}()
+		}
+		synctest.Wait()
+		h, err := hold("key_rich")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("the other key waited for %v", took)
+		}
+		h.Release()
+		for range cap(refused) {
+			if broke, ok := errors.AsType[*Broke](<-refused); !ok || broke.Node != "key_poor" {
+				t.Errorf("the poor key got %v", broke)
+			}
+		}
+		if took := time.Since(began); took < 200*time.Millisecond || took > 300*time.Millisecond {
+			t.Errorf("it was refused after %v", took)
+		}
+		time.Sleep(20 * time.Second)
+		if w := b.wallet("ten_a"); w.reserved != 0 || f.Open() != 0 {
+			t.Errorf("%+v is left, %d holds", w, f.Open())
+		}
+	})
+}
+
+// A refusal tells what is held, and may come back, from what is spent.
+func TestARefusalTellsWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBank(map[string]int64{"ten_a": 10_000})
+		f, stop := runFunds(b.till("one"), FundsConfig{})
+		defer stop()
+		other, stopOther := runFunds(b.till("two"), FundsConfig{})
+		defer stopOther()
+		ask := func(f *Funds, nano int64) (*Hold, *Broke) {
+			h, err := f.Hold(t.Context(), HoldRequest{Tenant: "ten_a", Nodes: []string{"ten_a"}, Nano: nano})
+			broke, _ := errors.AsType[*Broke](err)
+			return h, broke
+		}
+		held, _ := ask(other, 7_000)
+		if _, broke := ask(f, 5_000); broke == nil || broke.AvailableNano != 3_000 || broke.HeldNano != 7_000 {
+			t.Errorf("while another holds it: %+v", broke)
+		}
+		if _, broke := ask(f, 5_000); broke == nil || broke.HeldNano != 7_000 {
+			t.Errorf("told again: %+v", broke)
+		}
+		b.settle([]string{"ten_a"}, held.Chunks(), 7_000)
+		held.Settle(7_000)
+		time.Sleep(20 * time.Second)
+		if _, broke := ask(f, 5_000); broke == nil || broke.AvailableNano != 3_000 || broke.HeldNano != 0 {
+			t.Errorf("when it is spent: %+v", broke)
+		}
+	})
+}

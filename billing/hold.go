@@ -25,7 +25,11 @@ type Broke struct { //nolint:errname // it is read as a word: &Broke{Node: ...}
 	Node          string
 	AvailableNano int64 // what a hold could have had there
 
-	there int64 // of it, what isn't in this process
+	// HeldNano is what exchanges under way hold of the wallet besides, or held a
+	// moment ago: some of it comes back when they end.
+	HeldNano int64
+
+	there int64 // of what is available, what isn't in this process
 }
 
 func (b *Broke) Error() string {

@@ -99,7 +99,7 @@ func (a *account) Hold(ctx context.Context, r billing.HoldRequest) (*billing.Hol
 	if broke := brokeOf(err); broke != nil && broke.Node != a.tenant {
 		for _, node := range r.Nodes[1:] {
 			if broke.Node == a.own(node) {
-				return nil, &billing.Broke{Node: node, AvailableNano: broke.AvailableNano}
+				return nil, &billing.Broke{Node: node, AvailableNano: broke.AvailableNano, HeldNano: broke.HeldNano}
 			}
 		}
 	}

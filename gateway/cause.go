@@ -13,17 +13,18 @@ type Cause string
 const (
 	Success Cause = "completed"
 
-	ModelNotFound     Cause = "model_not_found"     // no such public model, or not for this key
-	WrongOperation    Cause = "wrong_operation"     // the model exists but doesn't serve this API
-	NotCounted        Cause = "not_counted"         // the model's engine has no tokenizer to ask
-	PlaceForbidden    Cause = "place_forbidden"     // the plan allows none of the model's pools: region, isolation
-	SuspectRequest    Cause = "suspect_request"     // the same body took an endpoint down a short while ago
-	Unpriced          Cause = "model_unpriced"      // billing is enforced, and nobody knows what it costs
-	InsufficientQuota Cause = "insufficient_quota"  // a wallet doesn't have the money
-	MoneyUnknown      Cause = "billing_unavailable" // wallets can't be asked, and what is here doesn't suffice
-	RateLimited       Cause = "rate_limited"        // requests per minute
-	TokenRateLimited  Cause = "token_rate_limited"  // tokens per minute
-	TooManyAtOnce     Cause = "concurrency_limit"   // concurrency slots
+	ModelNotFound     Cause = "model_not_found"            // no such public model, or not for this key
+	WrongOperation    Cause = "wrong_operation"            // the model exists but doesn't serve this API
+	NotCounted        Cause = "not_counted"                // the model's engine has no tokenizer to ask
+	PlaceForbidden    Cause = "place_forbidden"            // the plan allows none of the model's pools: region, isolation
+	SuspectRequest    Cause = "suspect_request"            // the same body took an endpoint down a short while ago
+	Unpriced          Cause = "model_unpriced"             // billing is enforced, and nobody knows what it costs
+	InsufficientQuota Cause = "insufficient_quota"         // a wallet doesn't have the money
+	MoneyHeld         Cause = "in_flight_budget_exhausted" // a wallet has it, but exchanges under way hold it
+	MoneyUnknown      Cause = "billing_unavailable"        // wallets can't be asked, and what is here doesn't suffice
+	RateLimited       Cause = "rate_limited"               // requests per minute
+	TokenRateLimited  Cause = "token_rate_limited"         // tokens per minute
+	TooManyAtOnce     Cause = "concurrency_limit"          // concurrency slots
 	LimitsUnknown     Cause = "limits_unavailable"
 	FlowFull          Cause = "flow_full"
 	BandFull          Cause = "band_full"

@@ -26,7 +26,7 @@ func (c Cause) Effect() Effect {
 	case TotalLimit, KeyRevoked, AccessLost, ClientGone, BudgetExhausted:
 		return Effect{Billable: true}
 	case ModelNotFound, WrongOperation, NotCounted, PlaceForbidden, SuspectRequest,
-		Unpriced, InsufficientQuota, MoneyUnknown,
+		Unpriced, InsufficientQuota, MoneyHeld, MoneyUnknown,
 		RateLimited, TokenRateLimited, TooManyAtOnce, LimitsUnknown,
 		FlowFull, BandFull, PoolFull, Shed, QueueTimeout, NoEndpoint, ShuttingDown,
 		UpstreamRefused, ContextTooLong, StoreDown, Internal:

@@ -175,17 +175,14 @@ func (x *exchange) outputLimit() int64 {
 // so that nobody without money has prompts counted.
 func (x *exchange) hopeless() *Error {
 	u := &x.purse
-	least := leastOutput * x.choices()
-	if x.call.Operation == Embeddings {
-		least = 0
-	}
+	least := x.leastOutput()
 	const longestToken = 64 // bytes
 	text := int64(0)
 	for _, part := range x.call.Prompt {
 		text += int64(len(part))
 	}
-	if x.price.Most(text/longestToken, least, x.tier) > u.scarce.AvailableNano {
-		return x.broke(u.scarce)
+	if need := x.price.Most(text/longestToken, least, x.tier); need > u.scarce.AvailableNano {
+		return x.broke(u.scarce, need)
 	}
 	return nil
 }
@@ -205,7 +202,7 @@ func (x *exchange) reserveExactly(ctx context.Context) *Error {
 		output := x.firstSlice()
 		if x.most(output) > u.scarce.AvailableNano {
 			output = x.affords(u.scarce.AvailableNano, output)
-			if x.call.Operation != Embeddings && output < leastOutput*x.choices() {
+			if output < x.leastOutput() {
 				break
 			}
 		}
@@ -218,7 +215,15 @@ func (x *exchange) reserveExactly(ctx context.Context) *Error {
 			return x.moneyError(ctx, err)
 		}
 	}
-	return x.broke(u.scarce)
+	return x.broke(u.scarce, x.most(x.leastOutput()))
+}
+
+// leastOutput is for how many output tokens the money has to suffice.
+func (x *exchange) leastOutput() int64 {
+	if x.call.Operation == Embeddings {
+		return 0
+	}
+	return leastOutput * x.choices()
 }
 
 // countInput asks the engine's tokenizer. Where there is none to ask, and of
@@ -252,9 +257,10 @@ func (x *exchange) clampTo(output int64) {
 	}
 }
 
-// broke is the refusal of a caller whose money doesn't suffice. It names which
-// credit is at its end, and no amounts: who calls need not be who pays.
-func (x *exchange) broke(b *billing.Broke) *Error {
+// broke is the refusal of a caller whose money doesn't suffice for what it needs at
+// least. It names which credit that is, and no amounts: who calls need not be who
+// pays. Credit that requests under way hold may come back.
+func (x *exchange) broke(b *billing.Broke, need int64) *Error {
 	p := x.call.Principal
 	whose := "organization"
 	switch b.Node {
@@ -262,6 +268,12 @@ func (x *exchange) broke(b *billing.Broke) *Error {
 		whose = "API key"
 	case string(p.Project):
 		whose = "project"
+	}
+	if b.HeldNano > 0 && need <= b.AvailableNano+b.HeldNano {
+		return &Error{
+			Cause: MoneyHeld, Err: b,
+			Message: "The credit of this " + whose + " is held by requests that are under way. Try again when some of them have ended.",
+		}
 	}
 	return &Error{
 		Cause: InsufficientQuota, Err: b,
@@ -276,7 +288,7 @@ func (x *exchange) moneyError(ctx context.Context, err error) *Error {
 	case err == nil:
 		return nil
 	case errors.As(err, &b):
-		return x.broke(b)
+		return x.broke(b, x.most(x.leastOutput()))
 	case ctx.Err() != nil:
 		return ended(ctx)
 	default:

@@ -272,6 +272,44 @@ func TestARefusalSaysWhoseCreditIsGone(t *testing.T) {
 	}
 }
 
+// Credit that others hold may come back, and a caller is told so; what is spent
+// doesn't.
+func TestARefusalTellsCreditThatIsHeldFromCreditThatIsSpent(t *testing.T) {
+	t.Parallel()
+	b := newBooks(t)
+	const credit = promptNano + 100*heldNano
+	a := b.open(t, "ten_held", credit)
+	other := b.join(t, "ten_held", 0, "rep_other")
+	held, err := other.Funds.Hold(t.Context(), billing.HoldRequest{Tenant: "ten_held", Nodes: []string{"ten_held"}, Nano: credit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := build(t, []string{serve(t, die).URL}, a.enforce)
+	refused := func(n int) *gateway.Error {
+		failure, ok := errors.AsType[*gateway.Error](h.Run(t.Context(), h.call(func(c *gateway.Call) { c.ID = fmt.Sprint("req_", n) }), &caller{}))
+		if !ok {
+			t.Fatal("it is not refused")
+		}
+		return failure
+	}
+	if f := refused(1); f.Cause != gateway.MoneyHeld || !strings.Contains(f.Message, "credit of this organization is held") {
+		t.Errorf("while it is held: %v: %q", f, f.Message)
+	}
+	if f := refused(2); f.Cause != gateway.MoneyHeld {
+		t.Errorf("while that is believed: %v", f)
+	}
+	receipt := billing.Receipt{
+		RequestID: "req_other", Project: "prj_a", Key: "key_a", Operation: "chat", Model: "pub", UsageSource: billing.NoUsage, StartedAt: time.Now(),
+		Outcome: "completed", Mode: billing.ModeEnforce, Chunks: held.Chunks(), CostNano: credit,
+	}
+	if err := other.Settle(t.Context(), receipt, nil); err != nil {
+		t.Fatal(err)
+	}
+	held.Settle(credit)
+	until(t, "the refusal is believed no more", func() bool { return refused(3).Cause == gateway.InsufficientQuota })
+	h.idle(t)
+}
+
 // Only enforced money is held, and only of what has a price above zero.
 func TestModesOfBilling(t *testing.T) {
 	t.Parallel()
@@ -363,7 +401,7 @@ func TestCallersAtOnceSpendNoMoreThanThereIs(t *testing.T) {
 			var wg sync.WaitGroup
 			for i := range callers {
 				wg.Go(func() {
-					if got := ask(i); got != gateway.Success && got != gateway.InsufficientQuota {
+					if got := ask(i); got != gateway.Success && got != gateway.InsufficientQuota && got != gateway.MoneyHeld {
 						t.Errorf("caller %d: %v", i, got)
 					}
 				})

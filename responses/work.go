@@ -301,7 +301,7 @@ func (w *work) again(e *gateway.Error) bool {
 	switch e.Cause {
 	case gateway.ClientGone: // there is no client: it is errOver, errInterrupted, or the process ends
 		return s.finish == ""
-	case gateway.RateLimited, gateway.TooManyAtOnce, gateway.LimitsUnknown, gateway.MoneyUnknown,
+	case gateway.RateLimited, gateway.TooManyAtOnce, gateway.LimitsUnknown, gateway.MoneyUnknown, gateway.MoneyHeld,
 		gateway.FlowFull, gateway.BandFull, gateway.PoolFull, gateway.Shed, gateway.QueueTimeout,
 		gateway.NoEndpoint, gateway.ShuttingDown, gateway.ConnectFailed, gateway.UpstreamBusy:
 		return s.state.status == "" && time.Since(w.claimed.CreatedAt) < maxWait
