@@ -60,11 +60,12 @@ func allowedImports() map[string][]string {
 		"scheduler/pool/keda/externalscaler": {
 			// generated
 		},
+		"bench/proc":                 {},
 		"bench/section":              {},
-		"bench":                      {"bench/section", "migrations", "migrations/pgserver"},
+		"bench":                      {"bench/proc", "bench/section", "migrations", "migrations/pgserver"},
 		"bench/replay":               {"bench/section", "scheduler"},
 		"bench/epp":                  {"bench/section", "scheduler", "scheduler/enginesim", "scheduler/epp", "scheduler/llmd", "scheduler/llmd/eppreal"},
-		"bench/money":                {"bench/section", "billing", "gateway/admission", "migrations", "migrations/pgserver"},
+		"bench/money":                {"bench/proc", "bench/section", "billing", "gateway/admission", "migrations", "migrations/pgserver"},
 		"deploy/realmodel/tinymodel": {},
 	}
 }

@@ -58,7 +58,7 @@ func (r *agentReport) agentsTable(w *strings.Builder) {
 	w.WriteString("\n")
 	section.Head(w, "part", "CPU us a turn")
 	for i, p := range t.parts {
-		section.Row(w, p.name, fmt.Sprint(t.cpu[i].Microseconds()/int64(max(len(t.turns), 1))))
+		section.Row(w, p.Name, fmt.Sprint(t.cpu[i].Microseconds()/int64(max(len(t.turns), 1))))
 	}
 	fmt.Fprintf(w, "\nThe gateway's memory peaked at %s MB. Requests by engine: %d to %d. The queue took %.2f ms in the mean.\n\n",
 		megabytes(t.memory), slices.Min(t.prefix.ByEngine), slices.Max(t.prefix.ByEngine), millis(added.queued))

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"weir/bench/proc"
 )
 
 // agentCatalogue is a pool of eight engines, with the scheduler as it is
@@ -224,7 +226,7 @@ type crowded struct {
 	prefix PrefixStats
 	wall   time.Duration
 	cpu    []time.Duration // of the target's parts
-	parts  []part
+	parts  []proc.Part
 	memory int64 // peak of the target's first part, in bytes
 }
 
@@ -238,7 +240,7 @@ func (b *bench) agentsThrough(ctx context.Context, c crowd, t *target) (out crow
 	var from []time.Duration
 	if t != nil {
 		out.parts = t.parts
-		if from, err = cpuOf(t.parts); err != nil {
+		if from, err = proc.CPU(t.parts); err != nil {
 			return out, err
 		}
 	}
@@ -248,18 +250,18 @@ func (b *bench) agentsThrough(ctx context.Context, c crowd, t *target) (out crow
 	}
 	out.wall = time.Since(began)
 	if t != nil {
-		to, err := cpuOf(t.parts)
+		to, err := proc.CPU(t.parts)
 		if err != nil {
 			return out, err
 		}
 		for i := range to {
 			out.cpu = append(out.cpu, to[i]-from[i])
 		}
-		m, err := memoryOf(t.parts[0].pid)
+		m, err := proc.MemoryOf(t.parts[0].PID)
 		if err != nil {
 			return out, err
 		}
-		out.memory = m.peak
+		out.memory = m.Peak
 	}
 	after, err := b.prefixStats(ctx)
 	out.prefix = after.minus(before)

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"weir/bench/proc"
 )
 
 // TestMain lets the test binary play the servers that the command starts as
@@ -242,50 +244,6 @@ func TestReceiptsMustEqualWhatWasMade(t *testing.T) {
 	}
 }
 
-func TestStatsOfAProcess(t *testing.T) {
-	t.Parallel()
-	p, err := parseStat([]byte("42 (a (b) c) S 7 42 42 0 -1 4194304 1 2 3 4 100 20 3 1 20 0 1 0 5 6 7"))
-	if err != nil || p.parent != 7 || p.name != "a (b) c" || p.cpu != 1240*time.Millisecond {
-		t.Errorf("%+v, %v", p, err)
-	}
-	for _, bad := range []string{"", "42 x S 7", "42 (x) S 7 1", "42 (x) S y 42 42 0 -1 4194304 1 2 3 4 100 20 3 1"} {
-		if _, err := parseStat([]byte(bad)); err == nil {
-			t.Errorf("%q was read", bad)
-		}
-	}
-	if m := parseStatus("Name:\tx\nVmHWM:\t  200 kB\nVmRSS:\t  100 kB\n"); m.peak != 200<<10 || m.now != 100<<10 {
-		t.Errorf("memory = %+v", m)
-	}
-	tree := treeOf(map[int]process{1: {}, 2: {parent: 1}, 3: {parent: 2}, 4: {parent: 9}}, 1)
-	slices.Sort(tree)
-	if !slices.Equal(tree, []int{1, 2, 3}) {
-		t.Errorf("tree = %v", tree)
-	}
-}
-
-func TestOwnCPUAndMemoryAreSeen(t *testing.T) {
-	t.Parallel()
-	self := []part{{"self", os.Getpid()}}
-	before, err := cpuOf(self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := 0
-	for begin := time.Now(); time.Since(begin) < 100*time.Millisecond; {
-		sum++
-	}
-	after, err := cpuOf(self)
-	if err != nil || after[0] <= before[0] {
-		t.Errorf("%v, then %v after %d turns, %v", before, after, sum, err)
-	}
-	if m, err := memoryOf(os.Getpid()); err != nil || m.now < 1<<20 || m.peak < m.now {
-		t.Errorf("memory = %+v, %v", m, err)
-	}
-	if _, err := cpuOf([]part{{"nobody", 1 << 30}}); err == nil {
-		t.Error("a process that isn't there has CPU time")
-	}
-}
-
 func TestRanksAndSpread(t *testing.T) {
 	t.Parallel()
 	var samples []sample
@@ -344,13 +302,13 @@ func TestTheWholeRunWithoutAGateway(t *testing.T) {
 	if got, err := os.ReadFile(page); err != nil || !strings.Contains(string(got), out.String()) {
 		t.Errorf("the page lacks the report: %v", err)
 	}
-	all, err := processes()
+	all, err := proc.List()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for pid, p := range all {
-		if p.parent == os.Getpid() && p.name != "" {
-			t.Errorf("process %d (%s) was left behind", pid, p.name)
+		if p.Parent == os.Getpid() && p.Name != "" {
+			t.Errorf("process %d (%s) was left behind", pid, p.Name)
 		}
 	}
 }

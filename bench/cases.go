@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"slices"
 	"time"
+
+	"weir/bench/proc"
 )
 
 // target is where a request can be sent.
@@ -15,8 +17,8 @@ type target struct {
 	url     string
 	ops     string // of the operators' listener; empty: none
 	key     string
-	parts   []part // whose CPU counts; the first one's memory is measured. None for the mock itself
-	metered bool   // its receipts are held against the mock
+	parts   []proc.Part // whose CPU counts; the first one's memory is measured. None for the mock itself
+	metered bool        // its receipts are held against the mock
 }
 
 // load is a case of the tables: so many requests of one shape.
@@ -121,13 +123,13 @@ func (b *bench) measureAll(ctx context.Context, rounds int, ls []load) error {
 func (b *bench) measure(ctx context.Context, t *target, l load) (round, error) {
 	runtime.GC() // ours, so that it doesn't fall into the measurement
 	if len(t.parts) > 0 {
-		forgetPeak(t.parts[0].pid)
+		proc.ForgetPeak(t.parts[0].PID)
 	}
 	madeBefore, err := b.quiet(ctx)
 	if err != nil {
 		return round{}, err
 	}
-	before, err := cpuOf(t.parts)
+	before, err := proc.CPU(t.parts)
 	if err != nil {
 		return round{}, err
 	}
@@ -151,7 +153,7 @@ func (b *bench) measure(ctx context.Context, t *target, l load) (round, error) {
 	if err := pause(ctx, 60*time.Millisecond); err != nil {
 		return round{}, err
 	}
-	after, err := cpuOf(t.parts)
+	after, err := proc.CPU(t.parts)
 	if err != nil {
 		return round{}, err
 	}
@@ -166,11 +168,11 @@ func (r run) summary(t *target, n int, before, after []time.Duration) (round, er
 	out.first = percentiles(r.samples, func(s sample) time.Duration { return s.first })
 	out.total = percentiles(r.samples, func(s sample) time.Duration { return s.total })
 	if len(t.parts) > 0 {
-		m, err := memoryOf(t.parts[0].pid)
+		m, err := proc.MemoryOf(t.parts[0].PID)
 		if err != nil {
 			return out, err
 		}
-		out.peakMemory = m.peak
+		out.peakMemory = m.Peak
 	}
 	return out, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"weir/bench/proc"
 	"weir/bench/section"
 )
 
@@ -158,7 +159,7 @@ func (c *chain) next(turn int) shape {
 
 // once makes each request one time, one after the other.
 func (b *bench) once(ctx context.Context, t *target, shapes []shape) (round, error) {
-	before, err := cpuOf(t.parts)
+	before, err := proc.CPU(t.parts)
 	if err != nil {
 		return round{}, err
 	}
@@ -176,7 +177,7 @@ func (b *bench) once(ctx context.Context, t *target, shapes []shape) (round, err
 	if err := pause(ctx, 60*time.Millisecond); err != nil { // as measure does
 		return round{}, err
 	}
-	after, err := cpuOf(t.parts)
+	after, err := proc.CPU(t.parts)
 	if err != nil {
 		return round{}, err
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"syscall"
+
+	"weir/bench/proc"
 )
 
 // spareFiles is what a process opens beside its streams' connections.
@@ -48,9 +50,9 @@ func (b *bench) holdCrowd(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			m, err := memoryOf(t.parts[0].pid)
+			m, err := proc.MemoryOf(t.parts[0].PID)
 			h := b.held[t.name]
-			h.crowd = m.now
+			h.crowd = m.Now
 			b.held[t.name] = h
 			return err
 		})

@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"weir/bench/proc"
 	"weir/bench/section"
 	"weir/migrations/pgserver"
 )
@@ -224,7 +225,7 @@ func (b *bench) start(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	b.targets = append(b.targets, &target{name: floorName, url: "http://" + hostPort(port), parts: []part{{floorName, c.pid()}}})
+	b.targets = append(b.targets, &target{name: floorName, url: "http://" + hostPort(port), parts: []proc.Part{{Name: floorName, PID: c.pid()}}})
 	if err := b.startNginx(ctx); err != nil {
 		return err
 	}
@@ -232,7 +233,7 @@ func (b *bench) start(ctx context.Context, o options) error {
 		if o.peerPID == 0 {
 			return errors.New("-peer needs -peer-pid: the process to measure")
 		}
-		b.targets = append(b.targets, &target{name: o.peerName, url: strings.TrimRight(o.peer, "/"), key: o.peerKey, parts: []part{{o.peerName, o.peerPID}}})
+		b.targets = append(b.targets, &target{name: o.peerName, url: strings.TrimRight(o.peer, "/"), key: o.peerKey, parts: []proc.Part{{Name: o.peerName, PID: o.peerPID}}})
 	}
 	if o.weir != "" {
 		if err := b.startWeir(ctx, o.weir); err != nil {

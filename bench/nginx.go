@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"weir/bench/proc"
 )
 
 // startNginx adds nginx as a plain proxy, where it is installed: what the best
@@ -65,6 +67,6 @@ http {
 	if err := c.ready(ctx, answers(url+"/health")); err != nil {
 		return err
 	}
-	b.targets = append(b.targets, &target{name: "nginx", url: url, parts: []part{{"nginx", c.pid()}}})
+	b.targets = append(b.targets, &target{name: "nginx", url: url, parts: []proc.Part{{Name: "nginx", PID: c.pid()}}})
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/pprof/profile"
 	"golang.org/x/sync/errgroup"
 
+	"weir/bench/proc"
 	"weir/bench/section"
 )
 
@@ -72,7 +73,7 @@ func (b *bench) profile(ctx context.Context, t *target, l load, o options) (prof
 	if _, err := b.client.closed(ctx, t, l.shape, l.callers, l.n); err != nil { // connections and heap first
 		return profiled{}, err
 	}
-	before, err := cpuOf(t.parts)
+	before, err := proc.CPU(t.parts)
 	if err != nil {
 		return profiled{}, err
 	}
@@ -101,7 +102,7 @@ func (b *bench) profile(ctx context.Context, t *target, l load, o options) (prof
 	if err := g.Wait(); err != nil {
 		return profiled{}, err
 	}
-	after, err := cpuOf(t.parts)
+	after, err := proc.CPU(t.parts)
 	if err != nil {
 		return profiled{}, err
 	}

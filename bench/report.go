@@ -100,7 +100,7 @@ func (b *bench) partsTable(w *strings.Builder, ls []load) {
 		}
 		head := []string{t.name + ": median us in"}
 		for _, p := range t.parts {
-			head = append(head, p.name)
+			head = append(head, p.Name)
 		}
 		section.Head(w, head...)
 		for _, l := range ls {

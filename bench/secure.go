@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"weir/bench/proc"
 )
 
 // The ways in which a caller's bytes can travel; "" is plain HTTP/1.1.
@@ -96,7 +98,7 @@ func (b *bench) startSecure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	floor := &target{name: floorName, url: "https://" + addr, parts: []part{{floorName, c.pid()}}}
+	floor := &target{name: floorName, url: "https://" + addr, parts: []proc.Part{{Name: floorName, PID: c.pid()}}}
 	if err := c.ready(ctx, b.overWire[overTLS].answers(floor.url+"/health")); err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+
+	"weir/bench/proc"
 )
 
 const (
@@ -41,9 +43,9 @@ func (b *bench) holdStreams(ctx context.Context, idle int) error {
 
 // weigh returns the memory that each of n idle streams takes.
 func (b *bench) weigh(ctx context.Context, t *target, n int) (int64, error) {
-	var before, grown memory
+	var before, grown proc.Memory
 	_, err := b.dropping(ctx, t, n, func() (err error) {
-		if before, err = memoryOf(t.parts[0].pid); err != nil {
+		if before, err = proc.MemoryOf(t.parts[0].PID); err != nil {
 			return err
 		}
 		leave, err := b.client.hold(ctx, t, newShape(idleModel, 512, true), n)
@@ -51,10 +53,10 @@ func (b *bench) weigh(ctx context.Context, t *target, n int) (int64, error) {
 		if err != nil {
 			return err
 		}
-		grown, err = memoryOf(t.parts[0].pid)
+		grown, err = proc.MemoryOf(t.parts[0].PID)
 		return err
 	})
-	return (grown.now - before.now) / int64(n), err
+	return (grown.Now - before.Now) / int64(n), err
 }
 
 // overrun returns how many events the upstream made for nobody.

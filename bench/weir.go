@@ -19,6 +19,8 @@ import (
 
 	"weir/migrations"
 	"weir/migrations/pgserver"
+
+	"weir/bench/proc"
 )
 
 // gatewayCatalogue sells the mock's models under a plan whose limits are
@@ -71,7 +73,7 @@ func (b *bench) install(ctx context.Context, program, catalogue string) (*instal
 		return nil, err
 	}
 	b.postgres = pg
-	pid, err := childNamed("postgres")
+	pid, err := proc.Child("postgres")
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +150,7 @@ func (in *installation) weir(ctx context.Context, args ...string) (string, error
 
 // serve adds a running gateway as a target. further are the parts whose work
 // counts too, beside Postgres.
-func (b *bench) serve(ctx context.Context, in *installation, name string, env []string, further ...part) error {
+func (b *bench) serve(ctx context.Context, in *installation, name string, env []string, further ...proc.Part) error {
 	t, err := b.launch(ctx, in, name, env, further...)
 	if err == nil {
 		b.targets = append(b.targets, t)
@@ -156,7 +158,7 @@ func (b *bench) serve(ctx context.Context, in *installation, name string, env []
 	return err
 }
 
-func (b *bench) launch(ctx context.Context, in *installation, name string, env []string, further ...part) (*target, error) {
+func (b *bench) launch(ctx context.Context, in *installation, name string, env []string, further ...proc.Part) (*target, error) {
 	port, err := freePort(ctx)
 	if err != nil {
 		return nil, err
@@ -178,7 +180,7 @@ func (b *bench) launch(ctx context.Context, in *installation, name string, env [
 	if err := c.ready(ctx, answers("http://"+ops+"/readyz")); err != nil {
 		return nil, err
 	}
-	parts := append([]part{{"gateway", c.pid()}, {"Postgres", in.pgPID}}, further...)
+	parts := append([]proc.Part{{Name: "gateway", PID: c.pid()}, {Name: "Postgres", PID: in.pgPID}}, further...)
 	return &target{name: name, url: "http://" + addr, ops: "http://" + ops, key: in.key, parts: parts, metered: true}, nil
 }
 
@@ -227,7 +229,7 @@ func (b *bench) startWeir(ctx context.Context, program string) error {
 	if err := c.ready(ctx, pong(hostPort(port))); err != nil {
 		return err
 	}
-	shared, counted := "WEIR_REDIS_URL=redis://"+hostPort(port)+"/0", part{"Redis", c.pid()}
+	shared, counted := "WEIR_REDIS_URL=redis://"+hostPort(port)+"/0", proc.Part{Name: "Redis", PID: c.pid()}
 	if err := b.serve(ctx, b.installation, "weir, Redis", []string{shared}, counted); err != nil {
 		return err
 	}

@@ -3,19 +3,16 @@ package billing
 import (
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"weir/bench/proc"
 	"weir/migrations"
 	"weir/migrations/pgserver"
 )
@@ -37,7 +34,7 @@ func BenchmarkSettle(b *testing.B) {
 				}
 			}
 			settle(0)
-			ours, theirs := ownCPU(b), serverCPU(b, data)
+			ours, theirs := proc.Own(), serverCPU(b, data)
 			var next atomic.Int64
 			var wg sync.WaitGroup
 			b.ResetTimer()
@@ -50,7 +47,7 @@ func BenchmarkSettle(b *testing.B) {
 			}
 			wg.Wait()
 			b.StopTimer()
-			ours, theirs = ownCPU(b)-ours, serverCPU(b, data)-theirs
+			ours, theirs = proc.Own()-ours, serverCPU(b, data)-theirs
 			b.ReportMetric(float64(ours.Microseconds())/float64(b.N), "client-cpu-us/op")
 			b.ReportMetric(float64(theirs.Microseconds())/float64(b.N), "postgres-cpu-us/op")
 			b.ReportMetric(float64(b.N+1)/float64(batches(b, reg)), "receipts/tx")
@@ -86,44 +83,12 @@ func durableServer(b *testing.B) (worker *pgxpool.Pool, data string) {
 	return worker, dir
 }
 
-func ownCPU(b *testing.B) time.Duration {
+// serverCPU is the time that the server in dir has used; 0 but on Linux.
+func serverCPU(b *testing.B, dir string) time.Duration {
 	b.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// serverCPU is the time that the live processes of the server in dir have used,
-// read from Linux's /proc; 0 elsewhere.
-func serverCPU(b *testing.B, dir string) (sum time.Duration) {
-	b.Helper()
-	pids, err := filepath.Glob(filepath.Join(dir, "*", "postmaster.pid"))
-	if err != nil || len(pids) != 1 {
-		b.Fatalf("postmaster.pid: %v, %v", pids, err)
-	}
-	text, err := os.ReadFile(pids[0])
+	pid, err := proc.Postmaster(dir)
 	if err != nil {
 		b.Fatal(err)
 	}
-	postmaster, _, _ := strings.Cut(string(text), "\n")
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range stats {
-		stat, err := os.ReadFile(path)
-		if err != nil {
-			continue // it ended
-		}
-		// pid (name) state ppid ... utime stime, the 14th and 15th
-		_, rest, _ := strings.Cut(string(stat), ") ")
-		f := strings.Fields(rest)
-		if len(f) < 13 || f[1] != postmaster && filepath.Base(filepath.Dir(path)) != postmaster {
-			continue
-		}
-		for _, ticks := range f[11:13] {
-			n, _ := strconv.ParseInt(ticks, 10, 64)
-			sum += time.Duration(n) * time.Second / 100
-		}
-	}
-	return sum
+	return proc.Of(pid)
 }

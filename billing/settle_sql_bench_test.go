@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"weir/bench/proc"
 )
 
 // BenchmarkSettleSQL measures what the settle function costs the one backend
@@ -73,7 +75,7 @@ func BenchmarkSettleMoney(b *testing.B) {
 				reg := prometheus.NewRegistry()
 				s := testSettler(b, worker, nil, SettleConfig{Metrics: reg, MaxBatch: shape.batch, MaxInFlight: shape.inFlight})
 				payers := benchPayers(b, worker, ModeEnforce, tenants)
-				ours, theirs := ownCPU(b), serverCPU(b, data)
+				ours, theirs := proc.Own(), serverCPU(b, data)
 				var left atomic.Int64
 				left.Store(int64(b.N))
 				var wg sync.WaitGroup
@@ -89,7 +91,7 @@ func BenchmarkSettleMoney(b *testing.B) {
 				}
 				wg.Wait()
 				b.StopTimer()
-				ours, theirs = ownCPU(b)-ours, serverCPU(b, data)-theirs
+				ours, theirs = proc.Own()-ours, serverCPU(b, data)-theirs
 				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "receipts/s")
 				b.ReportMetric(float64(ours.Microseconds())/float64(b.N), "client-cpu-us/op")
 				b.ReportMetric(float64(theirs.Microseconds())/float64(b.N), "postgres-cpu-us/op")

@@ -8,12 +8,12 @@ import (
 	"net"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"weir/bench/proc"
 	"weir/bench/section"
 	"weir/billing"
 	"weir/gateway/admission"
@@ -82,32 +82,32 @@ func admitting(ctx context.Context, h *house) (string, error) {
 }
 
 // redis starts one, and a store on it that Run keeps.
-func (h *house) redis(ctx context.Context, background *sync.WaitGroup) (*admission.Redis, string, error) {
+func (h *house) redis(ctx context.Context, background *sync.WaitGroup) (*admission.Redis, int, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, "", err
+		return nil, 0, err
 	}
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	_ = l.Close()
 	cmd := exec.CommandContext(ctx, "redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", h.dir)
 	if err := cmd.Start(); err != nil {
-		return nil, "", fmt.Errorf("redis-server (make test installs it): %w", err)
+		return nil, 0, fmt.Errorf("redis-server (make test installs it): %w", err)
 	}
 	background.Go(func() { _ = cmd.Wait() })
 	client, err := admission.Client(admission.ClientConfig{URL: "redis://127.0.0.1:" + port})
 	if err != nil {
-		return nil, "", err
+		return nil, 0, err
 	}
 	for deadline := time.Now().Add(10 * time.Second); client.Ping(ctx).Err() != nil; {
 		if time.Now().After(deadline) {
-			return nil, "", errors.New("redis-server doesn't answer")
+			return nil, 0, errors.New("redis-server doesn't answer")
 		}
 		<-time.After(20 * time.Millisecond)
 	}
 	store := admission.NewRedis(slog.New(slog.DiscardHandler), client, admission.RedisConfig{Timeout: time.Second})
 	background.Go(func() { _ = store.Run(ctx) })
-	return store, strconv.Itoa(cmd.Process.Pid), nil
+	return store, cmd.Process.Pid, nil
 }
 
 // admitter admits and releases requests of one tenant.
@@ -117,11 +117,11 @@ type admitter struct {
 	tenant string
 }
 
-func (a admitter) measure(ctx context.Context, redis string) ([]string, error) {
+func (a admitter) measure(ctx context.Context, redis int) ([]string, error) {
 	took := make([]time.Duration, admissions)
 	var next atomic.Int64
 	var failed atomic.Pointer[error]
-	ours, theirs := ownCPU(), childrenCPU(redis)
+	ours, theirs := proc.Own(), proc.Of(redis)
 	var callers sync.WaitGroup
 	for range admitters {
 		callers.Go(func() {
@@ -146,7 +146,7 @@ func (a admitter) measure(ctx context.Context, redis string) ([]string, error) {
 	if err := failed.Load(); err != nil {
 		return nil, *err
 	}
-	ours, theirs = ownCPU()-ours, childrenCPU(redis)-theirs
+	ours, theirs = proc.Own()-ours, proc.Of(redis)-theirs
 	slices.Sort(took)
 	per := func(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d.Microseconds())/admissions) }
 	return []string{

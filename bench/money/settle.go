@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"weir/bench/proc"
 	"weir/bench/section"
 	"weir/billing"
 )
@@ -57,7 +58,7 @@ func (h *house) settleFor(ctx context.Context, database string, tenants int, mod
 
 	ctx, cancel := context.WithTimeout(ctx, settleTime+time.Minute)
 	defer cancel()
-	ours, theirs, began := ownCPU(), h.postgresCPU(), time.Now()
+	ours, theirs, began := proc.Own(), h.postgresCPU(), time.Now()
 	var next atomic.Int64
 	var failed atomic.Pointer[error]
 	var wg sync.WaitGroup
@@ -75,7 +76,7 @@ func (h *house) settleFor(ctx context.Context, database string, tenants int, mod
 	}
 	wg.Wait()
 	took := time.Since(began)
-	ours, theirs = ownCPU()-ours, h.postgresCPU()-theirs
+	ours, theirs = proc.Own()-ours, h.postgresCPU()-theirs
 	if err := failed.Load(); err != nil {
 		return nil, *err
 	}
