@@ -179,6 +179,9 @@ func (e *EPP) SetEndpoints(ctx context.Context, addresses map[string]string) err
 // as the picker has heard of it.
 func (e *EPP) SetObjectives(priorities map[string]int) { e.kube.SetObjectives(priorities) }
 
+// MetricsURL is where its metrics are.
+func (e *EPP) MetricsURL() string { return fmt.Sprintf("http://127.0.0.1:%d/metrics", e.ports[2]) }
+
 // PID is the process's.
 func (e *EPP) PID() int { return e.cmd.Process.Pid }
 
