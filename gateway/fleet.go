@@ -62,7 +62,7 @@ func NewFleet(log *slog.Logger, source Source, metrics prometheus.Registerer) *F
 	f := &Fleet{log: log, source: source, pools: make(map[string]*watched)}
 	f.reconcile(source.Snapshot())
 	if metrics != nil {
-		metrics.MustRegister(pool.NewCollector(f.ownPools), newSharedCollector(f))
+		metrics.MustRegister(pool.NewCollector(f.ownPools), newSharedCollector(f), newCacheCollector(f))
 	}
 	return f
 }

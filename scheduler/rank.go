@@ -55,6 +55,8 @@ type RankState struct {
 	Limit int  `json:"limit"`
 	Live  int  `json:"live"`
 	Load  Load `json:"load"`
+
+	Cache CacheState `json:"cache"`
 }
 
 // together adds the state of a place to those of endpoints: the ranks of one
@@ -63,7 +65,8 @@ func together(all []EndpointState, p *endpoint, s EndpointState) []EndpointState
 	if p.ranks == nil {
 		return append(all, s)
 	}
-	rank := RankState{Rank: p.rank, Limit: s.Limit, Live: s.Live, Load: s.Load}
+	rank := RankState{Rank: p.rank, Limit: s.Limit, Live: s.Live, Load: s.Load, Cache: s.Cache}
+	s.Cache = CacheState{}
 	if n := len(all); n > 0 && p.rank > 0 && all[n-1].ID == s.ID && all[n-1].URL == s.URL && len(all[n-1].Ranks) > 0 {
 		to := &all[n-1]
 		to.MaxConcurrency, to.Limit, to.Live, to.Tokens = to.MaxConcurrency+s.MaxConcurrency, to.Limit+s.Limit, to.Live+s.Live, to.Tokens+s.Tokens

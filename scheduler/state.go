@@ -83,7 +83,7 @@ type EndpointState struct {
 
 	Ranks []RankState `json:"ranks,omitempty"` // where it has several; what stands above is of all of them
 
-	Cache CacheState `json:"cache"` // what it reports of its prefix cache
+	Cache CacheState `json:"cache"` // what it reports of its prefix cache; of ranks, each one's
 }
 
 // Circuit says whether an endpoint's own outcomes keep it out.
