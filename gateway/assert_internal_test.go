@@ -46,30 +46,32 @@ func TestNobodyElseDecidesWhatIsOurs(t *testing.T) {
 	}
 }
 
-func TestWhatARefusalOfAnEndpointPickerMeans(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		status          int
-		reason, message string
-		want            Cause
-	}{
-		{429, "rejected-saturated", "", PoolFull},
-		{429, "rejected-ttl-expired", "", QueueTimeout},
-		{503, "rejected-ttl-expired", "", QueueTimeout},
-		{503, "rejected-no-endpoints", "", NoEndpoint},
-		{503, "rejected-shutting-down", "", ShuttingDown},
-		{503, "rejected-context-cancelled", "", ShuttingDown},
-		{500, "rejected-internal", "", NoEndpoint},
-		{429, "evicted", "request evicted by flow control", Evicted},
-		{429, "evicted-queue-pressure", "", Evicted},
-		{500, "", "inference error: Internal - request cannot be admitted: probability", Shed},
-		{429, "", "system saturated, sheddable request dropped", Shed},
-		{429, "", "an engine's own limit", ""},
-		{503, "", "no healthy upstream", ""},
-		{400, "", "no model", ""},
+// Whatever comes back, an engine reads our own values where they are ours.
+func FuzzNobodyElseDecidesWhatIsOurs(f *testing.F) {
+	const ours = `{"model":"org/engine","cache_salt":"s","stream":true,"messages":[],"max_tokens":9}`
+	for _, seed := range []string{
+		ours, `{"model":"x","model":"y"}`, `{"cache\u005fsalt":"x","n":2}`, ` { "stream" : false } `, `{"":1,"a":{"model":2}}`, `{"model":"x"`, `null`,
 	} {
-		if got := droppedCause(test.status, test.reason, test.message); got != test.want {
-			t.Errorf("%d %q %q is %q, want %q", test.status, test.reason, test.message, got, test.want)
-		}
+		f.Add([]byte(seed))
 	}
+	f.Fuzz(func(t *testing.T, theirs []byte) {
+		var got, own map[string]json.RawMessage
+		sent := assert([]byte(ours), theirs)
+		if err := json.Unmarshal(sent, &got); err != nil {
+			t.Fatalf("%v in %s", err, sent)
+		}
+		if err := json.Unmarshal([]byte(ours), &own); err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range got {
+			if asserted(name) && string(value) != string(own[name]) {
+				t.Errorf("%s is %s in %s", name, value, sent)
+			}
+		}
+		for name := range own {
+			if asserted(name) && got[name] == nil {
+				t.Errorf("%s is gone from %s", name, sent)
+			}
+		}
+	})
 }

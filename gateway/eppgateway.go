@@ -40,9 +40,9 @@ type eppGateway struct {
 	closed bool
 }
 
-// passedBy is the header that every answer has which an Endpoint Picker of an
+// seenBy is the header that every answer has which an Endpoint Picker of an
 // older generation saw.
-const passedBy = "x-went-into-resp-headers"
+const seenBy = "x-went-into-resp-headers"
 
 const (
 	maxSessionTokens = 20_000
@@ -165,11 +165,11 @@ func (l *gatewayLease) answered(resp *http.Response) {
 	ms, err := strconv.ParseUint(resp.Header.Get(extproc.QueueMilliseconds), 10, 31)
 	if err == nil {
 		l.mu.Lock()
-		l.wait, l.waited = time.Duration(ms)*time.Millisecond, true //nolint:gosec // 31 bits fit
+		l.wait, l.waited = time.Duration(ms)*time.Millisecond, true
 		l.mu.Unlock()
 	}
 	switch {
-	case err == nil || resp.Header.Get(passedBy) != "":
+	case err == nil || resp.Header.Get(seenBy) != "":
 		l.gateway.queued.Add(1)
 	case resp.StatusCode == http.StatusOK:
 		l.gateway.bypassed.Add(1)

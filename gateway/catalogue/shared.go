@@ -114,7 +114,7 @@ func (p *Pool) validateShared(c *complaints, bands []Band) {
 	s, who := p.Scheduler, "pool "+p.Name+": scheduler"
 	switch s.Kind {
 	case "", KindEmbedded:
-		if !s.Shared.empty() {
+		if !s.empty() {
 			c.add("%s: epp, tls, objectives and destinations are those of another process: write kind: llm-d or kind: weir beside them", who)
 		}
 		return

@@ -12,6 +12,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
+// handshake bounds that of TLS and HTTP/2, for which both sides have to compute.
+const handshake = 2 * time.Second
+
 // dial makes a connection that is opened when it is needed. Every attempt
 // resolves the name again, and no proxy of the environment is used. There are
 // no keepalive pings: servers of gRPC cut clients off that send them more often
@@ -31,7 +34,7 @@ func dial(e EPP, connect time.Duration) (*grpc.ClientConn, error) {
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
-			MinConnectTimeout: 2 * connect, // with the handshake
+			MinConnectTimeout: connect + handshake,
 		}),
 		grpc.WithDisableServiceConfig(),
 	)

@@ -1,0 +1,81 @@
+package gateway
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"weir/gateway/catalogue"
+	"weir/scheduler"
+)
+
+func TestWhereASharedSchedulerMaySend(t *testing.T) {
+	t.Parallel()
+	p := &catalogue.Pool{Scheduler: catalogue.Scheduling{Kind: catalogue.KindLLMD, Shared: catalogue.Shared{
+		AllowedDestinations: []string{"10.20.0.0/16", "fd00::/8", "engine-7:8000"}, Scheme: "https",
+	}}}
+	var known feed
+	known.Embedded = scheduler.New(scheduler.Config{}, time.Now)
+	known.caches = newCaches(slog.New(slog.DiscardHandler), known.Embedded)
+	known.SetEndpoints([]scheduler.Endpoint{{ID: "a", URL: "http://10.20.0.1:8000"}, {ID: "b", URL: "https://b.test"}, {ID: "c", URL: "http://[::1]:9"}})
+	d := newDestinations(p, &known)
+	for place, want := range map[string]scheduler.Target{
+		"10.20.0.1:8000":           {Endpoint: "a", URL: "http://10.20.0.1:8000"},
+		"b.test:443":               {Endpoint: "b", URL: "https://b.test"},
+		"[::1]:9":                  {Endpoint: "c", URL: "http://[::1]:9"},
+		"10.20.255.7:80":           {Endpoint: "10.20.255.7:80", URL: "https://10.20.255.7:80"},
+		"[fd00::1]:80":             {Endpoint: "[fd00::1]:80", URL: "https://[fd00::1]:80"},
+		"[::ffff:10.20.0.9]:80":    {Endpoint: "[::ffff:10.20.0.9]:80", URL: "https://[::ffff:10.20.0.9]:80"},
+		"engine-7:8000":            {Endpoint: "engine-7:8000", URL: "https://engine-7:8000"},
+		"engine-7:8001":            {},
+		"b.test:80":                {},
+		"10.21.0.1:80":             {},
+		"10.20.0.1:0":              {},
+		"10.20.0.1":                {},
+		"[fd00::1%eth0]:80":        {},
+		"169.254.169.254:80":       {},
+		"127.0.0.1:8000":           {},
+		"10.20.0.1:80/x":           {},
+		"10.20.0.1:80@evil.test":   {},
+		"evil.test#10.20.0.1:80":   {},
+		"10.20.0.1:80 evil.test:1": {},
+		"":                         {},
+	} {
+		got, ok := d.find(place)
+		if ok != (want.URL != "") || got.Endpoint != want.Endpoint || got.URL != want.URL {
+			t.Errorf("%q: %+v, %v; want %+v", place, got, ok, want)
+		}
+	}
+	known.SetEndpoints(nil)
+	if _, ok := d.find("b.test:443"); ok {
+		t.Error("an endpoint that has left is still a destination")
+	}
+}
+
+func TestWhatARefusalOfAnEndpointPickerMeans(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		status          int
+		reason, message string
+		want            Cause
+	}{
+		{429, "rejected-saturated", "", PoolFull},
+		{429, "rejected-ttl-expired", "", QueueTimeout},
+		{503, "rejected-ttl-expired", "", QueueTimeout},
+		{503, "rejected-no-endpoints", "", NoEndpoint},
+		{503, "rejected-shutting-down", "", ShuttingDown},
+		{503, "rejected-context-cancelled", "", ShuttingDown},
+		{500, "rejected-internal", "", NoEndpoint},
+		{429, "evicted", "request evicted by flow control", Evicted},
+		{429, "evicted-queue-pressure", "", Evicted},
+		{500, "", "inference error: Internal - request cannot be admitted: probability", Shed},
+		{429, "", "system saturated, sheddable request dropped", Shed},
+		{429, "", "an engine's own limit", ""},
+		{503, "", "no healthy upstream", ""},
+		{400, "", "no model", ""},
+	} {
+		if got := droppedCause(test.status, test.reason, test.message); got != test.want {
+			t.Errorf("%d %q %q is %q, want %q", test.status, test.reason, test.message, got, test.want)
+		}
+	}
+}
