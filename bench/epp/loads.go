@@ -42,7 +42,7 @@ func prefixes(ctx context.Context, by way, r *row) error {
 	all, ctx := errgroup.WithContext(ctx)
 	for talk := range talks {
 		all.Go(func() error {
-			rng := rand.New(rand.NewPCG(1, uint64(talk))) //nolint:gosec // has to repeat
+			rng := rand.New(rand.NewPCG(1, uint64(talk)))
 			text, before := "", int64(0)
 			for turn := range turns {
 				text += words(rng, talkBlock)
@@ -141,7 +141,7 @@ func topBands(ctx context.Context, by way, stage *stage, flood bool, last time.D
 	var all errgroup.Group
 	come := func(name string, band int, rate float64, count bool) {
 		all.Go(func() error {
-			rng := rand.New(rand.NewPCG(2, uint64(band))) //nolint:gosec // has to repeat
+			rng := rand.New(rand.NewPCG(2, uint64(band)))
 			for i := 0; pause(loading, time.Duration(rng.ExpFloat64()/rate*float64(time.Second))) == nil; i++ {
 				all.Go(func() error {
 					got, err := stage.serve(loading, s, ask{id: fmt.Sprintf("req_%s_%d.1", name, i), tenant: name, band: band, prompt: fmt.Sprint("Tell me of river ", i), answer: loadAnswer})

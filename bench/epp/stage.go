@@ -154,11 +154,9 @@ func (s *stage) serve(ctx context.Context, by scheduler.Scheduler, a ask) (got s
 			got.ttft = time.Since(began)
 			lease.Observe(scheduler.Progress{Kind: scheduler.FirstToken, OutputTokens: 1})
 		}
-		if usage := gjson.GetBytes(event, "usage"); len(event) > 6 && event[0] == 'd' {
-			if usage = gjson.GetBytes(event[6:], "usage"); usage.IsObject() {
-				got.prompt, got.answer = usage.Get("prompt_tokens").Int(), usage.Get("completion_tokens").Int()
-				got.cached = usage.Get("prompt_tokens_details.cached_tokens").Int()
-			}
+		if usage := gjson.GetBytes(bytes.TrimPrefix(event, []byte("data: ")), "usage"); usage.IsObject() {
+			got.prompt, got.answer = usage.Get("prompt_tokens").Int(), usage.Get("completion_tokens").Int()
+			got.cached = usage.Get("prompt_tokens_details.cached_tokens").Int()
 		}
 		lease.Observe(scheduler.Progress{Kind: scheduler.EventReceived, Event: append(bytes.TrimRight(event, "\n"), "\n\n"...)})
 	}

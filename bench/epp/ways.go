@@ -87,8 +87,8 @@ func remote(ctx context.Context, s *stage) (*subject, error) {
 	for _, e := range s.engines {
 		args = append(args, e.ip)
 	}
-	cmd := exec.CommandContext(ctx, self, args...) //nolint:gosec // this program itself
-	in, err := cmd.StdinPipe()                     // whose end ends it
+	cmd := exec.CommandContext(ctx, self, args...)
+	in, err := cmd.StdinPipe() // whose end ends it
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func remote(ctx context.Context, s *stage) (*subject, error) {
 // serveScheduler is that process: port, places, reserve, and the engines' addresses.
 func serveScheduler(ctx context.Context, args []string, stdout io.Writer) error {
 	if len(args) < 4 {
-		return errors.New("scheduler PORT PLACES RESERVE IP...")
+		return errors.New("want: scheduler PORT PLACES RESERVE IP")
 	}
 	s := &stage{}
 	var errs [3]error

@@ -33,7 +33,7 @@ const (
 	Stream            = "stream"
 	IncludeUsage      = "include_usage"
 	ContinuousUsage   = "continuous_usage"
-	CachedTokens      = "cached_tokens"
+	CachedTokens      = "cached_tokens" //nolint:gosec // no credentials
 	SaltIsolation     = "salt_isolation"
 	StorageIsolation  = "storage_isolation"
 	CancelStream      = "cancel_stream"

@@ -109,7 +109,7 @@ func TestEachCheckFindsItsFault(t *testing.T) {
 		{name: "metrics of other names", change: func(c *enginesim.Config) { c.MetricNames = "trtllm" }, check: conformance.Metrics, want: conformance.Fail, found: "running requests"},
 		{name: "SGLang's names", change: func(c *enginesim.Config) { c.MetricNames = enginesim.SGLang }, check: conformance.Metrics, want: conformance.Pass},
 		{name: "no tokenizer", instead: map[string]http.HandlerFunc{"/tokenize": notFound}, check: conformance.Tokenize, want: conformance.Unsupported},
-		{name: "a tokenizer that fails", instead: map[string]http.HandlerFunc{"/tokenize": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }}, check: conformance.Tokenize, want: conformance.Fail},
+		{name: "a tokenizer that fails", instead: map[string]http.HandlerFunc{"/tokenize": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }}, check: conformance.Tokenize, want: conformance.Fail},
 		{name: "no end mark", faults: "no-done", check: conformance.Stream, want: conformance.Fail, found: "[DONE]"},
 		{name: "a stream that breaks", faults: "die-mid-stream=3", check: conformance.Stream, want: conformance.Fail},
 		{name: "requests fail", faults: "status=500", check: conformance.Stream, want: conformance.Fail, found: "500"},

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -109,9 +110,7 @@ type fields map[string]any
 // chat is a request for an answer to one prompt.
 func (s *server) chat(prompt string, tokens int, more fields) fields {
 	f := fields{"model": s.model, "max_tokens": tokens, "messages": []fields{{"role": "user", "content": prompt}}}
-	for k, v := range more {
-		f[k] = v
-	}
+	maps.Copy(f, more)
 	return f
 }
 

@@ -121,7 +121,7 @@ func TestClientKeepsTheContractWithARealPicker(t *testing.T) {
 			s.SetEndpoints(p.Endpoints)
 			return s
 		},
-		Run:    func(t *testing.T, test func(t *testing.T)) { test(t) },
+		Run:    func(t *testing.T, test func(t *testing.T)) { t.Helper(); test(t) },
 		Settle: func() { pause(150 * time.Millisecond) },
 		Slack:  3 * time.Second, Overshoots: true,
 		Can: schedulertest.Capabilities{Turns: true, RequestTTL: true, LeastLoaded: true, Eviction: true},

@@ -124,7 +124,7 @@ func (e *EPP) ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if err := e.until(ctx, func() bool {
 		r, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
 		return err == nil && r.GetStatus() == healthpb.HealthCheckResponse_SERVING

@@ -36,15 +36,14 @@ func watch(t *testing.T, base, path string) feed {
 func (f feed) next() string {
 	f.t.Helper()
 	var e struct {
-		Type   string
+		Type   string `json:"type"`
 		Object struct {
-			Kind     string
+			Kind     string `json:"kind"`
 			Metadata struct {
-				Name        string
-				Annotations map[string]string
-			}
-			Spec struct{ Priority int }
-		}
+				Name        string            `json:"name"`
+				Annotations map[string]string `json:"annotations"`
+			} `json:"metadata"`
+		} `json:"object"`
 	}
 	if err := f.dec.Decode(&e); err != nil {
 		f.t.Fatal(err)
@@ -94,11 +93,15 @@ func TestAWatchGoesOnWhereAListEnded(t *testing.T) {
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/namespaces/pool/pods", http.NoBody))
 	var list struct {
-		Kind     string
-		Metadata struct{ ResourceVersion string }
-		Items    []struct {
-			Status struct{ PodIP string }
-		}
+		Kind     string `json:"kind"`
+		Metadata struct {
+			ResourceVersion string `json:"resourceVersion"`
+		} `json:"metadata"`
+		Items []struct {
+			Status struct {
+				PodIP string `json:"podIP"`
+			} `json:"status"`
+		} `json:"items"`
 	}
 	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil || list.Kind != "PodList" || len(list.Items) != 1 || list.Items[0].Status.PodIP != "127.0.0.1" {
 		t.Fatalf("list %s: %v", w.Body, err)
