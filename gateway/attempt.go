@@ -34,10 +34,13 @@ func (x *exchange) attempt(ctx context.Context) *Error {
 		x.visits = x.visits[:tried] // the endpoint did nothing wrong
 	case n > tried:
 		x.visits[n-1].reached = err.Cause.reached()
+		if v := x.visits[n-1]; v.either() && tried > 0 && err.Cause == UpstreamStatus {
+			x.probe(ctx, v.prefill) // one that died with the first attempt may have been about to; two are the request's doing
+		}
 	}
 	result := err.Cause.result()
 	if err.Cause == UpstreamReset && trip.Written() {
-		if alive := x.probe(ctx); alive && trip.Reused() {
+		if alive := x.probe(ctx, x.endpoint); alive && trip.Reused() {
 			result = scheduler.Abandoned // it had closed a waiting connection: no fault
 		}
 	}
@@ -45,12 +48,12 @@ func (x *exchange) attempt(ctx context.Context) *Error {
 	return err
 }
 
-// probe asks whether the endpoint survived the request. If it didn't, the
+// probe asks whether an endpoint survived the request. If it didn't, the
 // request is not to meet another one.
-func (x *exchange) probe(ctx context.Context) (alive bool) {
+func (x *exchange) probe(ctx context.Context, endpoint string) (alive bool) {
 	ctx, cancel := context.WithTimeout(ctx, x.g.cfg.ProbeTimeout)
 	defer cancel()
-	err := x.g.deps.Pools.Probe(ctx, x.pool.Name, x.endpoint)
+	err := x.g.deps.Pools.Probe(ctx, x.pool.Name, endpoint)
 	if err == nil || errors.Is(ctx.Err(), context.Canceled) { // a caller who left proves nothing
 		return err == nil
 	}

@@ -112,7 +112,11 @@ func (m *mill) live() map[string]int {
 
 // stream asks for an answer of so many tokens to a prompt that is long and new.
 func (m *mill) stream(ctx context.Context, tokens int, to gateway.Sink) error {
-	n := m.numbers.Add(1)
+	return m.ask(ctx, m.numbers.Add(1), tokens, to)
+}
+
+// ask sends the n-th prompt.
+func (m *mill) ask(ctx context.Context, n int64, tokens int, to gateway.Sink) error {
 	text := strings.Repeat(fmt.Sprintf("question %d ", n), 300)
 	fields := fmt.Sprintf(`"messages":[{"role":"user","content":%q}],"max_tokens":%d,"min_tokens":%d`, text, tokens, tokens)
 	err := m.Run(ctx, gateway.Call{
@@ -237,6 +241,25 @@ func TestAFailedLegReleasesTheOther(t *testing.T) {
 				t.Errorf("leases left: %v", live)
 			}
 		})
+	}
+}
+
+// One engine may die by chance with any request. A request with which two died
+// is not to meet a third.
+func TestAPromptThatKillsWhoComputesItMeetsTwoAtMost(t *testing.T) {
+	t.Parallel()
+	m := newMill(t, "", enginesim.Config{ZeroLatency: true}, "r1-p0", "r1-p1", "r1-p2", "r1-d0", "r1-d1")
+	for _, name := range []string{"r1-p0", "r1-p1", "r1-p2"} {
+		_ = m.members[name].server.Listener.Close()
+		m.members[name].server.CloseClientConnections()
+	}
+	for i, want := range []gateway.Cause{gateway.UpstreamStatus, gateway.SuspectRequest} {
+		if got := causeOf(m.ask(t.Context(), 1, 2, &caller{})); got != want {
+			t.Errorf("time %d: ended as %q, want %q", i+1, got, want)
+		}
+	}
+	if live := m.live(); len(live) > 0 {
+		t.Errorf("leases left: %v", live)
 	}
 }
 

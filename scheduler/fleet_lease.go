@@ -12,33 +12,6 @@ type placed struct {
 	streams bool // its first token will be told when it comes
 }
 
-// leg is a lease's part at one endpoint: where the answer is made, or where the
-// prompt of it is computed.
-type leg struct {
-	endpoint  *endpoint
-	tokens    int  // that it counts for there now
-	probation bool // granted while the endpoint had yet to prove itself
-
-	work   int // uncached tokens, while they are pending
-	behind int // uncached tokens to be computed until its first token, when it was granted
-	scrape int // of the endpoint then
-
-	stamp    uint32 // of its use of the cache
-	had      int    // blocks that the endpoint had of the prompt before
-	blocks   int    // that the prompt has
-	aged     uint32 // stamp, before this use, of the last block that it had
-	sure     bool   // whether that block was computed by then
-	expected int    // tokens of the prompt that it should find by what it reports; negative: that says nothing
-}
-
-// computing is the leg at which the prompt is computed.
-func (l *lease) computing() *leg {
-	if l.prefill != nil {
-		return l.prefill
-	}
-	return &l.leg
-}
-
 // place books a lease on the endpoints that it was granted.
 func (f *fleet) place(l *lease, c choice, r *Request, now time.Time) {
 	l.placed = placed{chain: r.chain, key: keyOf(r), at: now, streams: r.Streams}
@@ -140,7 +113,7 @@ func (f *fleet) release(l *lease, g *leg, result Result, now time.Time) {
 }
 
 // released learns from how a lease ended.
-func (f *fleet) released(l *lease, o Outcome, now time.Time) {
+func (f *fleet) released(l *lease, o Outcome) {
 	if o.Result == Completed {
 		f.check(l.computing(), o)
 		f.bindings.served(l.key, l.endpoint, o)

@@ -105,7 +105,7 @@ func (e *Embedded) end(l *lease, o Outcome) {
 		e.vacate(l, l.prefill, before, now)
 	}
 	e.vacate(l, &l.leg, at, now)
-	e.fleet.released(l, o, now)
+	e.fleet.released(l, o)
 	e.confirm(l, now)
 	e.settle(l, o, now)
 	e.dispatch(now)
@@ -160,7 +160,7 @@ func (e *Embedded) outputOf(r *Request) int {
 // grant gives the request the endpoint that was chosen for it.
 func (e *Embedded) grant(c choice, b *band, f *flow, r *Request, came arrival, h held, now time.Time) *lease {
 	l := &lease{
-		leg:       leg{endpoint: c.endpoints[0]},
+		endpoint:  c.endpoints[0],
 		scheduler: e, charge: charge{band: b, flow: f},
 		request:  leased{body: r.Body, inputTokens: r.InputTokens},
 		queuedAt: r.QueuedAt,

@@ -11,8 +11,9 @@ import (
 	"weir/scheduler"
 )
 
-func ranked(id string, ranks, maxConcurrency int) scheduler.Endpoint {
-	p := endpoint(id, maxConcurrency)
+// ranked is an endpoint a of so many ranks.
+func ranked(ranks, maxConcurrency int) scheduler.Endpoint {
+	p := endpoint("a", maxConcurrency)
 	p.Ranks = ranks
 	return p
 }
@@ -29,7 +30,7 @@ func rankOf(l scheduler.Lease) string {
 
 func TestEachRankHasItsOwnLoadAndPrefix(t *testing.T) {
 	t.Parallel()
-	e := judged(t, scheduler.Config{}, ranked("a", 2, 2))
+	e := judged(t, scheduler.Config{}, ranked(2, 2))
 	first := take(t, e, prompted("1", 6400, "one"))
 	second := take(t, e, prompted("2", 6400, "two"))
 	if rankOf(first) == rankOf(second) || at(first) != "a" || at(second) != "a" {
@@ -52,7 +53,7 @@ func TestEachRankHasItsOwnLoadAndPrefix(t *testing.T) {
 func TestRanksShareHealthAndCircuit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e := judged(t, scheduler.Config{TTL: time.Minute, NoEndpointTTL: time.Second, Breaker: scheduler.Breaker{Faults: 2, Backoff: 5 * time.Second}}, ranked("a", 3, 4))
+		e := judged(t, scheduler.Config{TTL: time.Minute, NoEndpointTTL: time.Second, Breaker: scheduler.Breaker{Faults: 2, Backoff: 5 * time.Second}}, ranked(3, 4))
 		take(t, e, of("f")).End(scheduler.Outcome{Result: scheduler.EndpointFault})
 		take(t, e, of("f")).End(scheduler.Outcome{Result: scheduler.EndpointFault})
 		a := <-send(t.Context(), e, of("f")) // whichever rank it is for
@@ -74,7 +75,7 @@ func TestRanksShareHealthAndCircuit(t *testing.T) {
 func TestARankIsToldItsLoad(t *testing.T) {
 	t.Parallel()
 	queue := scheduler.Profile{Scorers: []scheduler.Scorer{{Kind: "queue-scorer", Weight: 1}}}
-	e := judged(t, scheduler.Config{Profile: queue}, ranked("a", 2, 8))
+	e := judged(t, scheduler.Config{Profile: queue}, ranked(2, 8))
 	e.SetLoad("a#0", scheduler.Load{Waiting: 9, At: time.Now()})
 	e.SetLoad("a#1", scheduler.Load{Waiting: 1, At: time.Now()})
 	for range 4 {
@@ -130,10 +131,10 @@ func TestBothLegsOfAPairAreOfOneRank(t *testing.T) {
 
 func TestAnEndpointMayGetMoreRanksAndLoseThem(t *testing.T) {
 	t.Parallel()
-	e := judged(t, scheduler.Config{}, ranked("a", 1, 2))
+	e := judged(t, scheduler.Config{}, ranked(1, 2))
 	held := []scheduler.Lease{take(t, e, of("f"))}
 	for _, ranks := range []int{3, 2, 1, 2} {
-		e.SetEndpoints([]scheduler.Endpoint{ranked("a", ranks, 2)})
+		e.SetEndpoints([]scheduler.Endpoint{ranked(ranks, 2)})
 		r := of("f")
 		r.TTL = -1
 		for {

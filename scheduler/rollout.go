@@ -10,16 +10,15 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// The labels of a set of servers that are rolled out together, as Kubernetes'
-// DisaggregatedSet writes them.
+// RevisionLabel is the label that says of which revision an endpoint is, as
+// Kubernetes' DisaggregatedSet writes it.
+const RevisionLabel = "disaggregatedset.x-k8s.io/revision"
+
 const (
-	RevisionLabel     = "disaggregatedset.x-k8s.io/revision"
-	rolloutRoleLabel  = "disaggregatedset.x-k8s.io/role"
-	rolePrefill       = "prefill"
-	roleDecode        = "decode"
-	unknownRevision   = -1 // of an endpoint whose label is missing
-	maxSharedBits     = 53 // of a float's fraction
-	randomnessOfShare = 11 // bits of a hash that are not among them
+	rolloutRoleLabel = "disaggregatedset.x-k8s.io/role"
+	rolePrefill      = "prefill"
+	roleDecode       = "decode"
+	unknownRevision  = -1 // of an endpoint whose label is missing
 )
 
 // rollout is a Rollout made ready for use: how the endpoints' revisions stand.
@@ -219,8 +218,8 @@ func (r *rollout) draw(q *Request) []int {
 	return r.order
 }
 
-// unitOf spreads a hash over [0, 1).
-func unitOf(h uint64) float64 { return float64(h>>randomnessOfShare) / (1 << maxSharedBits) }
+// unitOf spreads a hash over [0, 1), by as many of its bits as a float can hold.
+func unitOf(h uint64) float64 { return float64(h>>11) / (1 << 53) }
 
 // mix is the finalizer of splitmix64: each bit of what goes in turns half of
 // those that come out.

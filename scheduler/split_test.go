@@ -3,6 +3,7 @@ package scheduler_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,6 +113,9 @@ func TestPromptIsComputedApartWhereTheDeciderWantsIt(t *testing.T) {
 			}
 			if diff := cmp.Diff(held, live(e)); diff != "" {
 				t.Errorf("leases (-want +got):\n%s", diff)
+			}
+			if d, _ := e.Decision("1"); strings.Contains(d.Why, "with the prompt computed at p") != tt.want || (d.Prefill == "p") != tt.want {
+				t.Errorf("explained as %q", d.Why)
 			}
 			if s := e.State(); s.Live != 1 || s.Bands[0].Flows[0].Live != 1 {
 				t.Errorf("%d leases, %d of the flow: a pair is one", s.Live, s.Bands[0].Flows[0].Live)

@@ -79,7 +79,7 @@ func roll(ctx context.Context, name string, profile scheduler.Profile) (rolled, 
 	sched := scheduler.New(scheduler.Config{Profile: profile, MaxQueued: unlimited, MaxBandQueued: unlimited, MaxFlowQueued: unlimited, NoEndpointTTL: -1}, nil)
 	defer sched.Close()
 	out := rolled{name: name}
-	rnd := rand.New(rand.NewPCG(5, 9)) //nolint:gosec // it shall repeat
+	rnd := rand.New(rand.NewPCG(5, 9))
 	at := map[int]string{}             // revision of a chain's last turn
 	type running struct {
 		lease  scheduler.Lease

@@ -32,7 +32,7 @@ func (e *Engine) inference(serve func(*call) error) http.HandlerFunc {
 			c.rank, err = e.rank(r)
 		}
 		if err == nil {
-			c.fetched, err = e.fetch(c)
+			c.fetched, err = e.fetch(r.Context(), c)
 		}
 		if err == nil {
 			err = serve(c)

@@ -2,6 +2,7 @@ package enginesim
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -50,7 +51,7 @@ func (c Config) sidecar() bool {
 // fetch asks the server that the request names for the prompt's cache; nil where
 // it names none. What that one says of a failure is passed on as it is, which is
 // all that llm-d's sidecar does.
-func (e *Engine) fetch(c *call) (*fetched, error) {
+func (e *Engine) fetch(ctx context.Context, c *call) (*fetched, error) {
 	peer := c.r.Header.Get(prefillHeader)
 	if peer == "" || !e.cfg.sidecar() || c.r.URL.Path == "/v1/embeddings" {
 		return nil, nil //nolint:nilnil // there is none
@@ -59,7 +60,7 @@ func (e *Engine) fetch(c *call) (*fetched, error) {
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(c.r.Context(), http.MethodPost, "http://"+peer+c.r.URL.Path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+peer+c.r.URL.Path, bytes.NewReader(body))
 	if err != nil {
 		return nil, badRequest("", "%s: %v", prefillHeader, err)
 	}
@@ -67,7 +68,7 @@ func (e *Engine) fetch(c *call) (*fetched, error) {
 	req.Header.Del(prefillHeader)
 	resp, err := e.peers.Do(req)
 	if err != nil {
-		if c.r.Context().Err() != nil {
+		if ctx.Err() != nil {
 			e.finish(c, "aborted", 0)
 			return nil, errCallerLeft
 		}

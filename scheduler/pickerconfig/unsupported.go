@@ -5,7 +5,7 @@ package pickerconfig
 func builtInKinds() []*kind {
 	const records = "has no effect: flows and sessions come from Weir's own records, never from what a client sends"
 	var all []*kind
-	for name, note := range map[string]string{
+	for name, note := range map[string]string{ //nolint:gosec // names of plugins, no secrets
 		"single-profile-handler":                   "",
 		"disagg-headers-handler":                   "",
 		"prefill-header-handler":                   "",
