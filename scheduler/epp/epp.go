@@ -177,11 +177,17 @@ func (s *Server) hold(n int64) bool {
 }
 
 // register enters an exchange among the live ones, unless one with its id is.
+// Gateways of ours use an id again only when they have lost the stream that had
+// it, which this side may notice later: that one then ends.
 func (s *Server) register(x *exchange) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, taken := s.live[x.key()]; taken {
-		return false
+	if earlier := s.live[x.key()]; earlier != nil {
+		if !x.own || !earlier.own {
+			return false
+		}
+		earlier.leave(errLeft)
+		close(earlier.lost)
 	}
 	s.live[x.key()] = x
 	return true
@@ -190,7 +196,9 @@ func (s *Server) register(x *exchange) bool {
 func (s *Server) forget(x *exchange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.live, x.key())
+	if s.live[x.key()] == x {
+		delete(s.live, x.key())
+	}
 }
 
 // Live is how many exchanges wait or run.

@@ -35,6 +35,7 @@ type exchange struct {
 	waited   time.Duration
 
 	leave context.CancelCauseFunc // leaves the queue
+	lost  chan struct{}           // closed when the gateway has sent the request on another stream
 
 	sending sync.Mutex
 	closed  bool // nothing more is sent
@@ -52,7 +53,7 @@ func (x *exchange) key() string { return x.pool + "/" + x.id }
 func (x *exchange) run(r *scheduler.Request) error {
 	ctx, leave := context.WithCancelCause(x.stream.Context())
 	defer leave(nil)
-	x.leave, x.routed, x.done = leave, make(chan struct{}), make(chan struct{})
+	x.leave, x.lost, x.routed, x.done = leave, make(chan struct{}), make(chan struct{}), make(chan struct{})
 	if !x.s.register(x) {
 		return x.refuse(badRequest(http.StatusConflict, "a request with this x-request-id runs already"))
 	}
@@ -72,9 +73,10 @@ func (x *exchange) run(r *scheduler.Request) error {
 	select {
 	case <-x.done:
 		return x.fault
+	case <-x.lost:
+		return x.stop()
 	case <-x.lease.Evicted():
-		x.evict()
-		return nil
+		return x.evict()
 	}
 }
 
@@ -191,19 +193,26 @@ func (x *exchange) release() {
 func (x *exchange) refuse(m *extprocv3.ImmediateResponse) error { return x.send(immediate(m)) }
 
 // evict takes the endpoint back, and waits until the caller has left it.
-func (x *exchange) evict() {
-	if x.send(immediate(evicted())) != nil {
-		return
+func (x *exchange) evict() error {
+	if err := x.send(immediate(evicted())); err != nil {
+		return err
 	}
 	patience := time.NewTimer(x.s.cfg.Evicting)
 	defer patience.Stop()
 	select {
 	case <-x.done:
+	case <-x.lost:
 	case <-patience.C:
 	}
+	return x.stop()
+}
+
+// stop ends a stream whose reader may still run: it must answer no more.
+func (x *exchange) stop() error {
 	x.sending.Lock()
-	x.closed = true // the reader must not answer on a stream that is over
-	x.sending.Unlock()
+	defer x.sending.Unlock()
+	x.closed = true
+	return nil
 }
 
 func (x *exchange) send(m *extprocv3.ProcessingResponse) error {

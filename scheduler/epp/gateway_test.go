@@ -72,6 +72,43 @@ func TestAGatewaysFactsReportsAndOutcomeCount(t *testing.T) {
 	}
 }
 
+// A gateway that lost its connection sends the request again, and may be faster
+// than the news of the loss.
+func TestAGatewaysRequestThatComesAgainTakesThePlaceOfTheLostOne(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{"waits", "runs"} {
+		t.Run("the lost one "+lost, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, 1, scheduler.Config{}, epp.Config{})
+			other, first, again := s.open(t, extproc.GatewayKey, "1"), s.open(t, extproc.GatewayKey, "1"), s.open(t, extproc.GatewayKey, "1")
+			if lost == "waits" {
+				other.chat("other")
+				other.told()
+			}
+			first.chat("same")
+			if lost == "waits" {
+				s.rests(t, 1, 1)
+			} else {
+				first.told()
+			}
+			again.chat("same")
+			if lost == "waits" {
+				if got := first.refused(); got.dropped != "rejected-context-cancelled" {
+					t.Errorf("the lost one was refused as %+v", got)
+				}
+				s.rests(t, 1, 1)
+				other.cancel()
+			}
+			again.told()
+			if err := first.end(); err != nil {
+				t.Errorf("the lost one ended with %v", err)
+			}
+			s.rests(t, 1, 0)
+			again.cancel()
+		})
+	}
+}
+
 // Who calls a proxy may send it any header.
 func TestFactsOfWhoIsNoGatewayAreNoFacts(t *testing.T) {
 	t.Parallel()
