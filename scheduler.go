@@ -255,11 +255,15 @@ func schedulerTLS(c *SchedulerConfig) (*tls.Config, error) {
 	case c.Cert == "":
 		return nil, nil //nolint:nilnil // none is wanted
 	}
-	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-	if err != nil {
+	// Read for each connection, of which there are few: a renewed one is used.
+	pair := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+		return &pair, err
+	}
+	if _, err := pair(nil); err != nil {
 		return nil, fmt.Errorf("scheduler_tls_cert_file: %w", err)
 	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair}
 	if c.ClientCA == "" {
 		return conf, nil
 	}

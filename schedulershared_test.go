@@ -128,9 +128,25 @@ func (f *sharedFleet) queued(t *testing.T, scheduler, want int) {
 	})
 }
 
+// explains checks that the scheduler remembers why, and `weir explain` asks it.
+func (f *sharedFleet) explains(t *testing.T) {
+	t.Helper()
+	res, err := post(t.Context(), f.replicas[1]+"/v1/chat/completions", f.key, chatBody(1, false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	asks := append(slices.Clip(f.environment), "WEIR_OPS_URLS=http://"+f.opses[0])
+	said := runWeir(t, f.dir, asks, "explain", "--json", res.Header.Get("X-Request-Id"))
+	if !strings.Contains(said, `"endpoint":"sim-1"`) || !strings.Contains(said, "others go first") && !strings.Contains(said, "dispatched at once") {
+		t.Errorf("weir explain says %s", said)
+	}
+}
+
 func TestTenantsOfTwoReplicasWaitInCommonOrder(t *testing.T) {
 	t.Parallel()
 	f := shareFleet(t)
+	f.explains(t)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	occupied := f.occupy(ctx, t, 20_000)
