@@ -135,6 +135,9 @@ func (f *Follower) follow(ctx context.Context) error {
 	if err := z.Subscribe(""); err != nil {
 		return err
 	}
+	if err := z.Sync(); err != nil { // from here on nothing is missed without a gap
+		return err
+	}
 	f.connected.Store(true)
 	if f.source.Replay != nil { // what was published meanwhile, or ever
 		f.replay(ctx)

@@ -30,6 +30,7 @@ const (
 	greetingSize = 64
 	maxFrames    = 16
 	maxCommand   = 4 << 10
+	maxHeld      = 4096
 	// patience is how long a peer may take for the handshake, or for a message
 	// that it has begun.
 	patience = 10 * time.Second
@@ -46,7 +47,10 @@ type Conn struct {
 	conn  net.Conn
 	in    *bufio.Reader
 	limit int
-	pings bool // the peer answers them
+	pings bool       // the peer answers them
+	pongs int        // that it has
+	until int        // how many of them Sync waits for; 0: it doesn't
+	held  [][][]byte // messages that came meanwhile
 }
 
 // Open does the handshake as a socket of a type (SUB, PUB, DEALER, ROUTER) over
@@ -188,9 +192,45 @@ func (c *Conn) Send(frames ...[]byte) error {
 // Subscribe asks a publisher for the messages whose first frame begins so.
 func (c *Conn) Subscribe(topic string) error { return c.Send(append([]byte{1}, topic...)) }
 
+// Sync waits until the peer has read all that was sent to it, a subscription
+// for one. A peer of an older version can't tell.
+func (c *Conn) Sync() error {
+	if !c.pings {
+		return nil
+	}
+	c.until = c.pongs + 1
+	defer func() { c.until = 0 }()
+	if err := c.write(flagCommand, []byte("\x04PING\x00\x00")); err != nil {
+		return err
+	}
+	for c.pongs < c.until {
+		m, err := c.receive()
+		if err != nil {
+			return err
+		}
+		if m != nil {
+			c.held = append(c.held, m)
+		}
+		if len(c.held) > maxHeld {
+			return fmt.Errorf("%w: no answer to a ping before %d messages", ErrProtocol, maxHeld)
+		}
+	}
+	return nil
+}
+
 // Receive waits for the next message. A peer that is silent and can be asked
 // whether it lives is, and has to answer. What is returned is the caller's.
-func (c *Conn) Receive() (frames [][]byte, err error) {
+func (c *Conn) Receive() ([][]byte, error) {
+	if len(c.held) > 0 {
+		m := c.held[0]
+		c.held = c.held[1:]
+		return m, nil
+	}
+	return c.receive()
+}
+
+// receive returns nothing at the pong for which Sync waits.
+func (c *Conn) receive() (frames [][]byte, err error) {
 	if err := c.await(); err != nil {
 		return nil, err
 	}
@@ -206,7 +246,7 @@ func (c *Conn) Receive() (frames [][]byte, err error) {
 			return nil, err
 		case flags&flagCommand != 0:
 			message, err := c.obey(body)
-			if message != nil || err != nil {
+			if message != nil || err != nil || c.until > 0 && c.pongs >= c.until {
 				return message, err
 			}
 			if err := c.await(); err != nil {
@@ -257,6 +297,9 @@ func (c *Conn) obey(body []byte) (message [][]byte, err error) {
 			return nil, fmt.Errorf("%w: a short PING", ErrProtocol)
 		}
 		return nil, c.write(flagCommand, append([]byte("\x04PONG"), data[2:]...))
+	case "PONG":
+		c.pongs++
+		return nil, nil
 	case "SUBSCRIBE":
 		return [][]byte{append([]byte{1}, data...)}, nil
 	case "CANCEL":
@@ -264,6 +307,6 @@ func (c *Conn) obey(body []byte) (message [][]byte, err error) {
 	case "ERROR":
 		return nil, fmt.Errorf("%w: the peer says %.100q", ErrProtocol, data)
 	default:
-		return nil, nil // PONG, and what later versions have
+		return nil, nil // what later versions have
 	}
 }
