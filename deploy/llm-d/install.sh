@@ -10,6 +10,5 @@ if [ -x "$folder/epp" ] && [ "$(cat "$folder/version" 2>/dev/null)" = "$version"
   exit 0
 fi
 echo "building llm-d-router $version (the first time takes several minutes)" >&2
-# Outside of our module, whose go.mod would otherwise decide its dependencies.
-(cd "$folder" && GOFLAGS=-trimpath CGO_ENABLED=0 GOBIN="$folder" go install "github.com/llm-d/llm-d-router/cmd/epp@$version")
+GOFLAGS=-trimpath CGO_ENABLED=0 GOBIN="$folder" go install "github.com/llm-d/llm-d-router/cmd/epp@$version"
 echo "$version" >"$folder/version"

@@ -82,6 +82,7 @@ func TestEachCheckFindsItsFault(t *testing.T) {
 	t.Parallel()
 	notFound := http.NotFound
 	brief := func(c *enginesim.Config) { c.ContextLength = 2048 } // answers of about a second
+	storage := func(c *enginesim.Config) { c.HostBlocks = 4096 }
 	priorities := func(p enginesim.Priorities) func(*enginesim.Config) {
 		return func(c *enginesim.Config) { c.Priorities = p }
 	}
@@ -129,6 +130,8 @@ func TestEachCheckFindsItsFault(t *testing.T) {
 		{name: "priorities are ignored", change: priorities(enginesim.Ignored), ask: conformance.Config{Fill: 6}, check: conformance.PriorityDirection, want: conformance.Fail},
 		{name: "too few to fill it", ask: conformance.Config{Fill: 2}, check: conformance.PriorityDirection, want: conformance.Unknown, found: "nobody had to wait"},
 		{name: "priorities that nobody tries", check: conformance.PriorityDirection, want: conformance.Unknown, found: "not tried"},
+		{name: "slower storage that keeps salts apart", change: storage, ask: conformance.Config{Storage: 40_000}, check: conformance.StorageIsolation, want: conformance.Pass, found: "own salt alone"},
+		{name: "slower storage for everybody", change: storage, faults: "ignore-salt", ask: conformance.Config{Storage: 40_000}, check: conformance.StorageIsolation, want: conformance.Fail, found: "another salt"},
 		{name: "no slower storage", ask: conformance.Config{Storage: 40_000}, check: conformance.StorageIsolation, want: conformance.Unsupported},
 		{name: "a cache that is too large to fill", ask: conformance.Config{Storage: 1000}, check: conformance.StorageIsolation, want: conformance.Unknown, found: "16384 tokens"},
 	} {
