@@ -89,10 +89,10 @@ func (p *program) wire(ctx context.Context) error {
 		return err
 	}
 	p.buildKeys()
-	if err := p.buildReplica(ctx); err != nil {
+	if err := p.buildSettler(registry); err != nil { // from here on the state folder is ours alone
 		return err
 	}
-	if err := p.buildSettler(registry); err != nil {
+	if err := p.buildReplica(ctx); err != nil {
 		return err
 	}
 	p.buildFunds(registry)
@@ -199,7 +199,7 @@ func (p *program) buildSettler(registry prometheus.Registerer) error {
 // buildReplica joins the replicas that live. What is divided by their number
 // follows it.
 func (p *program) buildReplica(ctx context.Context) error {
-	p.replicas = replica.NewRegister(p.log, p.worker, replica.Config{Changed: func(int) {
+	p.replicas = replica.NewRegister(p.log, p.worker, replica.Config{Folder: p.cfg.StateDir, Changed: func(int) {
 		if p.fleet != nil { // it asks for itself when it is built
 			p.fleet.Divide(p.live())
 		}

@@ -63,6 +63,46 @@ func TestRedisRenewalLeavesToTheReleaseWhatIsToBeCorrected(t *testing.T) {
 	ended(t, m)
 }
 
+// Where the renewal comes to Redis after a release whose answer is on its way, it
+// has put the request back: that is ended once more.
+func TestRedisRenewalThatComesAfterAReleaseKeepsNoSlot(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	s := newRedis(t, m.Addr(), quick())
+	if v, err := s.Admit(t.Context(), spender()); err != nil || !v.Admitted {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	var renewals, scripts atomic.Int32
+	var wg sync.WaitGroup
+	told, over := make(chan struct{}), make(chan struct{})
+	telling, ending := sync.OnceFunc(func() { close(told) }), sync.OnceFunc(func() { close(over) })
+	m.Server().SetPreHook(func(_ *server.Peer, cmd string, _ ...string) bool {
+		switch {
+		case cmd == "PING" && renewals.Add(1) == 1: // the first renewal waits until the release is told
+			r := spender()
+			r.Intent = nil
+			if err := s.Release(t.Context(), r, admission.Counts{Requests: 1}); err != nil {
+				t.Error(err)
+			}
+			wg.Go(func() {
+				if _, err := s.Admit(t.Context(), ask("req_next", []admission.Node{{ID: "key_a", Concurrency: 1}})); err != nil {
+					t.Error(err)
+				}
+			})
+			<-told
+		case cmd == "PING": // what followed the first renewal is done
+			ending()
+		case cmd == "EVALSHA" && scripts.Add(1) == 2: // the admission, behind the release
+			telling()
+			<-over
+		}
+		return false
+	})
+	run(t, s)
+	ended(t, m)
+	wg.Wait()
+}
+
 // The same where the release is on its way when the renewal ends.
 func TestRedisRenewalLeavesReleasesOnTheirWayAlone(t *testing.T) {
 	t.Parallel()

@@ -6,8 +6,12 @@ package replica
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,7 +28,11 @@ type Config struct {
 	// Changed is called with the number of live replicas when that has changed,
 	// by one goroutine at a time. Nil is fine.
 	Changed func(live int)
-	Now     func() time.Time // nil: time.Now
+	// Folder is where the id is kept while the process lives. It is this process's
+	// alone, so that whose id Join finds there has ended without a word: it counts
+	// no more. "" keeps none.
+	Folder string
+	Now    func() time.Time // nil: time.Now
 }
 
 func (c Config) withDefaults() Config {
@@ -42,6 +50,9 @@ func (c Config) withDefaults() Config {
 	}
 	return c
 }
+
+// prefix is what ids begin with.
+const prefix = "rep_"
 
 // beatTimeout bounds one sign of life.
 const beatTimeout = 3 * time.Second
@@ -63,7 +74,7 @@ type Register struct {
 // NewRegister returns the entry of a new replica, under an id of its own. It is
 // written by Join.
 func NewRegister(log *slog.Logger, worker *pgxpool.Pool, cfg Config) *Register {
-	r := &Register{log: log, worker: worker, cfg: cfg.withDefaults(), id: "rep_" + strings.ToLower(rand.Text())}
+	r := &Register{log: log, worker: worker, cfg: cfg.withDefaults(), id: prefix + strings.ToLower(rand.Text())}
 	r.live.Store(1)
 	return r
 }
@@ -78,8 +89,47 @@ func (r *Register) Live() int { return int(r.live.Load()) }
 // Dead is how long a replica may be silent.
 func (r *Register) Dead() time.Duration { return r.cfg.Dead }
 
-// Join writes the entry, before the replica serves.
-func (r *Register) Join(ctx context.Context) error { return r.beat(ctx) }
+// Join writes the entry, before the replica serves, in the place of the process
+// before it on the same folder. Each has an id of its own: should that one live
+// after all, its next sign of life counts again.
+func (r *Register) Join(ctx context.Context) error {
+	former, err := r.former()
+	if err != nil {
+		return err
+	}
+	if former != "" {
+		if err := r.stopped(ctx, former); err != nil {
+			return fmt.Errorf("take the place of replica %s: %w", former, err)
+		}
+	}
+	if err := r.beat(ctx); err != nil || r.cfg.Folder == "" {
+		return err
+	}
+	if err := os.WriteFile(r.file(), []byte(r.id), 0o600); err != nil {
+		return fmt.Errorf("keep the replica's id: %w", err)
+	}
+	return nil
+}
+
+func (r *Register) file() string { return filepath.Join(r.cfg.Folder, "replica") }
+
+// former is the id that the process before this one left; "" where there is none.
+func (r *Register) former() (string, error) {
+	if r.cfg.Folder == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(r.file())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("read the former replica's id: %w", err)
+	case !strings.HasPrefix(string(text), prefix) || len(text) > 64:
+		return "", nil // it was cut off while it was written
+	default:
+		return string(text), nil
+	}
+}
 
 // Run says that this replica lives until ctx ends, and then that it has stopped.
 func (r *Register) Run(ctx context.Context) error {
@@ -146,11 +196,24 @@ func (r *Register) Steady() bool {
 }
 
 func (r *Register) leave(ctx context.Context) {
+	err := r.stopped(ctx, r.id)
+	if err != nil {
+		r.log.Warn("replica could not say that it stops: it counts until it is missed", slog.Any("error", err))
+		return
+	}
+	if r.cfg.Folder != "" { // it has said so itself
+		if err := os.Remove(r.file()); err != nil {
+			r.log.Warn("the id of this replica is not forgotten", slog.Any("error", err))
+		}
+	}
+}
+
+// stopped notes that a replica has.
+func (r *Register) stopped(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
 	defer cancel()
-	if _, err := r.worker.Exec(ctx, `SELECT weir_leave($1)`, r.id); err != nil {
-		r.log.Warn("replica could not say that it stops: it counts until it is missed", slog.Any("error", err))
-	}
+	_, err := r.worker.Exec(ctx, `SELECT weir_leave($1)`, id)
+	return err
 }
 
 // Gone lists the replicas that have stopped, or were silent for so long, and were

@@ -3,6 +3,7 @@ package replica_test
 import (
 	"context"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -172,5 +173,59 @@ func TestReplicaKeepsWhatItKnewWhilePostgresIsAway(t *testing.T) {
 	}
 	if us.Live() != 2 {
 		t.Errorf("%d live, want what was known", us.Live())
+	}
+}
+
+// A process that was killed and starts again on its folder doesn't count twice
+// while the dead one's time runs; one that lives after all counts again.
+func TestARestartTakesTheFormerReplicasPlace(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	folder := t.TempDir()
+	join := func(folder string) *replica.Register {
+		t.Helper()
+		r := register(db, replica.Config{Folder: folder})
+		if err := r.Join(t.Context()); err != nil { // and it is killed: it never says that it stops
+			t.Fatal(err)
+		}
+		return r
+	}
+	killed := join(folder)
+	again := join(folder)
+	if again.Live() != 1 || again.ID() == killed.ID() {
+		t.Errorf("%d replicas live after a restart, the first as %s and the second as %s", again.Live(), killed.ID(), again.ID())
+	}
+	if other := join(t.TempDir()); other.Live() != 2 {
+		t.Errorf("with another folder %d live, want both", other.Live())
+	}
+	if err := killed.Join(t.Context()); err != nil { // it was not dead; its folder has the other's id now
+		t.Fatal(err)
+	}
+	exec(t, db, `UPDATE replicas SET stopped_at = NULL WHERE id = $1`, again.ID())
+	if late := join(t.TempDir()); late.Live() != 4 {
+		t.Errorf("%d live, want all four", late.Live())
+	}
+}
+
+// Who said that it stops has nothing left to be said, and its folder names nobody.
+func TestAReplicaThatStoppedLeavesNoId(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	folder := t.TempDir()
+	stop := start(t, register(db, replica.Config{Folder: folder}))
+	if left, err := os.ReadDir(folder); err != nil || len(left) != 1 {
+		t.Errorf("%v, %v: want the id", left, err)
+	}
+	stop()
+	if left, err := os.ReadDir(folder); err != nil || len(left) != 0 {
+		t.Errorf("%v, %v: want nothing", left, err)
+	}
+	for _, text := range []string{"", "rep", "not an id"} {
+		if err := os.WriteFile(folder+"/replica", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := register(db, replica.Config{Folder: folder}).Join(t.Context()); err != nil {
+			t.Errorf("%q in the folder: %v", text, err)
+		}
 	}
 }
