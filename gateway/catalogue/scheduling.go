@@ -16,7 +16,7 @@ import (
 // Scheduling is how a pool queues and places requests: either bounds on Weir's
 // own policies, or a document in llm-d's form that sets everything, or where a
 // scheduler is that other replicas share. Bounds are then those of what stands
-// in for it.
+// in for it, and of a `weir scheduler` itself.
 type Scheduling struct {
 	Kind string `yaml:"kind,omitempty"` // embedded (default), llm-d, weir, llm-d-http
 
