@@ -80,7 +80,7 @@ func roll(ctx context.Context, name string, profile scheduler.Profile) (rolled, 
 	defer sched.Close()
 	out := rolled{name: name}
 	rnd := rand.New(rand.NewPCG(5, 9))
-	at := map[int]string{}             // revision of a chain's last turn
+	at := map[int]string{} // revision of a chain's last turn
 	type running struct {
 		lease  scheduler.Lease
 		prompt int
