@@ -53,9 +53,10 @@ type engine struct {
 	waiting []*job
 	running []*job // in the order of admission
 
-	began  time.Duration // of the step under way
-	each   time.Duration // of one step
-	steps  int           // that run on without a change: several only while all decode
+	came   func(ids []uint64, i int) // told of the i-th block of a prompt, which is new; may be nil
+	began  time.Duration             // of the step under way
+	each   time.Duration             // of one step
+	steps  int                       // that run on without a change: several only while all decode
 	gaps   func(class string, gap time.Duration, tokens int)
 	served func(engine int, j *job, at time.Duration, prompt, output int) // tokens computed
 }
@@ -119,7 +120,9 @@ func (e *engine) prefilled(j *job, now time.Duration) {
 		j.firstToken(j)
 	}
 	for i := from; i < to; i++ {
-		e.kv.fill(&j.holding, j.blocks[i])
+		if e.kv.fill(&j.holding, j.blocks[i]) && e.came != nil {
+			e.came(j.blocks, i)
+		}
 	}
 	e.served(e.id, j, now, j.chunk, output)
 	j.chunk = 0

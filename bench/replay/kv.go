@@ -14,7 +14,8 @@ type kvCache struct {
 	capacity int // blocks; 0: no bound
 	held     int // blocks that requests hold
 	known    map[uint64]*block
-	free     *list.List // of *block, the longest free first
+	free     *list.List      // of *block, the longest free first
+	gone     func(id uint64) // told of what is evicted; may be nil
 }
 
 // block is one with known content.
@@ -96,20 +97,24 @@ func (c *kvCache) evict() {
 	for c.capacity > 0 && c.held+c.free.Len() > c.capacity {
 		b := c.free.Remove(c.free.Front()).(*block)
 		delete(c.known, b.id)
+		if c.gone != nil {
+			c.gone(b.id)
+		}
 	}
 }
 
 // fill names a blank block of the holding: its content was computed. Another
 // request may have computed the same meanwhile: then it stays blank, as the
-// second copy in vLLM is not found by anyone.
-func (c *kvCache) fill(h *holding, id uint64) {
+// second copy in vLLM is not found by anyone. It reports whether it was named.
+func (c *kvCache) fill(h *holding, id uint64) bool {
 	if h.blank == 0 || c.known[id] != nil {
-		return
+		return false
 	}
 	b := &block{id: id, holders: 1}
 	c.known[id] = b
 	h.named = append(h.named, b)
 	h.blank--
+	return true
 }
 
 // release gives a holding back.

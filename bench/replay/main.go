@@ -63,6 +63,7 @@ type options struct {
 	out       string
 	traces    string
 	rollouts  bool
+	caches    bool
 }
 
 func realMain(ctx context.Context, b bubbles, args []string, stdout, stderr io.Writer) error {
@@ -79,6 +80,7 @@ func realMain(ctx context.Context, b bubbles, args []string, stdout, stderr io.W
 	flags.Uint64Var(&o.seed, "seed", 1, "without a trace: another seed, other sessions")
 	flags.StringVar(&o.out, "o", "", "measure everything: the document whose marked section takes the report; its plots go into img/ beside it")
 	flags.BoolVar(&o.rollouts, "rollouts", false, "measure rolling upgrades of a split pool alone, and what decisions cost there; -o takes the report")
+	flags.BoolVar(&o.caches, "caches", false, "compare an index of what was sent with one of what engines report alone; -o takes the report")
 	flags.StringVar(&o.traces, "traces", "../shared/traces", "with -o: folder of traces")
 	flags.Usage = func() {
 		fmt.Fprint(stderr, usage)
@@ -95,6 +97,9 @@ func realMain(ctx context.Context, b bubbles, args []string, stdout, stderr io.W
 	}
 	if o.rollouts {
 		return rollouts(ctx, o.out, "go run ./bench/replay "+strings.Join(args, " "), stdout)
+	}
+	if o.caches {
+		return caches(ctx, b, o.traces, o.out, "go run ./bench/replay "+strings.Join(args, " "), stdout)
 	}
 	if o.out != "" {
 		return o.study(ctx, b, "go run ./bench/replay "+strings.Join(args, " "), stdout, stderr)

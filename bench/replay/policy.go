@@ -10,9 +10,19 @@ import (
 // policy decides which engine takes a request.
 type policy struct {
 	name    string
-	prompts bool // it reads prompts
-	loads   bool // it reads what engines say of themselves
+	prompts bool                                   // it reads prompts
+	loads   bool                                   // it reads what engines say of themselves
+	secret  bool                                   // engines don't say how large their caches are
+	tokens  func(r *request) *scheduler.TokenChain // what it is told of a prompt; nil: nothing
 	build   func(m *sim) (s scheduler.Scheduler, closing func())
+}
+
+// told is what an engine says of its cache's size.
+func (p *policy) told(blocks int) int {
+	if p.secret {
+		return 0
+	}
+	return blocks
 }
 
 // unlimited has no caps that matter.

@@ -239,7 +239,7 @@ func (m *sim) scrape(now time.Duration) {
 	for i, e := range m.engines {
 		m.loads.SetLoad(m.setup.engines[i].endpoint.ID, scheduler.Load{
 			Running: len(e.running), Waiting: len(e.waiting), KVUsage: e.kv.usage(),
-			BlockSize: blockTokens, Blocks: e.blocks, At: m.began.Add(tick),
+			BlockSize: blockTokens, Blocks: m.policy.told(e.blocks), At: m.began.Add(tick),
 		})
 	}
 }
@@ -250,6 +250,9 @@ func (m *sim) send(r *request) error {
 	sr := scheduler.Request{
 		ID: strconv.Itoa(r.id), Flow: scheduler.Flow{FairnessID: r.tenant, Band: r.band}, Weight: r.weight,
 		Session: r.session, Turn: r.turn, Model: "m", Streams: true, InputTokens: r.input, OutputTokens: r.output,
+	}
+	if m.policy.tokens != nil {
+		sr.Tokens = m.policy.tokens(r)
 	}
 	if m.policy.prompts {
 		sr.Prompt = [][]byte{promptOf(r)}

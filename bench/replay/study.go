@@ -36,7 +36,7 @@ func measureAll(ctx context.Context, b bubbles, folder string, progress io.Write
 	s := &study{burst: map[string]result{}}
 	say := func(text string) { _, _ = fmt.Fprintln(progress, "replay:", text) }
 	began := time.Now()
-	paths, err := filepath.Glob(filepath.Join(folder, "*.jsonl*"))
+	paths, err := tracesIn(folder)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func measureAll(ctx context.Context, b bubbles, folder string, progress io.Write
 		say("no traces in " + folder + ": left out")
 	}
 	for _, path := range paths {
-		name := strings.TrimSuffix(strings.TrimSuffix(filepath.Base(path), ".gz"), ".jsonl")
+		name := traceName(path)
 		say("replaying " + name)
 		t, err := readTrace(path)
 		if err != nil {
@@ -78,6 +78,14 @@ func measureAll(ctx context.Context, b bubbles, folder string, progress io.Write
 	}
 	s.costs, err = measureCost(ctx)
 	return s, err
+}
+
+func tracesIn(folder string) ([]string, error) {
+	return filepath.Glob(filepath.Join(folder, "*.jsonl*"))
+}
+
+func traceName(path string) string {
+	return strings.TrimSuffix(strings.TrimSuffix(filepath.Base(path), ".gz"), ".jsonl")
 }
 
 // holdback leaves a fifteenth of the pool to the highest band.
