@@ -105,7 +105,7 @@ func (o options) runReal(ctx context.Context, args []string, stdout, stderr io.W
 // installedModel asks for a server and its weights that were installed before:
 // installing them would take minutes.
 func installedModel(ctx context.Context, folder string) (server, weights string, err error) {
-	cmd := exec.CommandContext(ctx, "bash", realInstall, folder) //nolint:gosec // a script of ours
+	cmd := exec.CommandContext(ctx, "bash", realInstall, folder)
 	cmd.Env = append(os.Environ(), "WEIR_REALMODEL_SOURCE=installed")
 	out, err := cmd.Output()
 	if err != nil {

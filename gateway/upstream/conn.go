@@ -107,7 +107,7 @@ func (c *conn) exchange(head, body []byte, t *Trip) (*http.Response, error) {
 // had been read nobody could tell.
 func keeps(resp *http.Response) bool {
 	streamed := len(resp.TransferEncoding) > 0
-	return !resp.Close && !(streamed && resp.Header.Get("Server") == "llama.cpp")
+	return !resp.Close && (!streamed || resp.Header.Get("Server") != "llama.cpp")
 }
 
 // largeBody is from where on a body is written beside the reading: a server may
