@@ -20,19 +20,23 @@ func TestTheBodySaysWhatTheSchedulerWantsToKnow(t *testing.T) {
 		ok         bool
 	}{
 		{
-			"a chat: tools come before messages", `{"model":"m","messages":[{"role":"user"}],"tools":[1],"stream":true,"max_completion_tokens":10,"n":3,"cache_salt":"s"}`,
-			prompt{parts: parts(`[1]`, `[{"role":"user"}]`), model: "m", salt: "s", stream: true, output: 30}, true,
+			name: "a chat: tools come before messages",
+			body: `{"model":"m","messages":[{"role":"user"}],"tools":[1],"stream":true,"max_completion_tokens":10,"n":3,"cache_salt":"s"}`,
+			want: prompt{parts: parts(`[1]`, `[{"role":"user"}]`), model: "m", salt: "s", stream: true, output: 30},
+			ok:   true,
 		},
 		{
-			"a response: instructions come before its input", ` {"input":"hi","instructions":"be kind","prompt_cache_key":"k","max_output_tokens":5}`,
-			prompt{parts: parts(`"be kind"`, `"hi"`), cacheKey: "k", output: 5}, true,
+			name: "a response: instructions come before its input",
+			body: ` {"input":"hi","instructions":"be kind","prompt_cache_key":"k","max_output_tokens":5}`,
+			want: prompt{parts: parts(`"be kind"`, `"hi"`), cacheKey: "k", output: 5},
+			ok:   true,
 		},
-		{"a completion", `{"prompt":"once","max_tokens":99999999999999}`, prompt{parts: parts(`"once"`), output: maxOutput}, true},
-		{"negative limits say nothing", `{"prompt":"a","max_tokens":-1,"n":-5}`, prompt{parts: parts(`"a"`)}, true},
-		{"wrong types say nothing", `{"model":5,"stream":"yes","messages":null}`, prompt{parts: parts(`null`), model: "5"}, true},
-		{"an array is none", `[1]`, prompt{}, false},
-		{"nothing is none", ``, prompt{}, false},
-		{"half an object is none", `{"model":"m"`, prompt{}, false},
+		{name: "a completion", body: `{"prompt":"once","max_tokens":99999999999999}`, want: prompt{parts: parts(`"once"`), output: maxOutput}, ok: true},
+		{name: "negative limits say nothing", body: `{"prompt":"a","max_tokens":-1,"n":-5}`, want: prompt{parts: parts(`"a"`)}, ok: true},
+		{name: "wrong types say nothing", body: `{"model":5,"stream":"yes","messages":null}`, want: prompt{parts: parts(`null`), model: "5"}, ok: true},
+		{name: "an array is none", body: `[1]`, want: prompt{}, ok: false},
+		{name: "nothing is none", body: ``, want: prompt{}, ok: false},
+		{name: "half an object is none", body: `{"model":"m"`, want: prompt{}, ok: false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
