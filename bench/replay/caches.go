@@ -191,19 +191,22 @@ func indexBytes() (sent, reported float64) {
 
 // caches measures the two kinds of index beside each other, and writes the
 // section.
-func caches(ctx context.Context, b bubbles, folder, path, command string, progress io.Writer) error {
+func caches(ctx context.Context, b bubbles, o options, command string, progress io.Writer) error {
 	began := time.Now()
 	var w strings.Builder
-	found, err := tracesIn(folder)
+	found, err := tracesIn(o.traces)
 	if err != nil {
 		return err
 	}
-	at := []size{{8, 500}, {8, 1000}, {8, 4000}}
+	at := []size{{8, 500}, {8, 1000}}
 	for _, file := range found {
 		_, _ = fmt.Fprintln(progress, "replay: caches under", file)
 		t, err := readTrace(file)
 		if err != nil {
 			return err
+		}
+		if o.requests > 0 {
+			t = t[:min(o.requests, len(t))]
 		}
 		if err := cachesUnder(ctx, b, &w, traceName(file), t, at); err != nil {
 			return err
@@ -211,16 +214,16 @@ func caches(ctx context.Context, b bubbles, folder, path, command string, progre
 	}
 	sent, reported := indexBytes()
 	fmt.Fprintf(&w, "Memory of the gateway for each block of an endpoint: %.0f bytes for what was sent, %.0f for what is reported, besides what the follower keeps of the engine's own names.\n", sent, reported)
-	text := fmt.Sprintf("Measured %s on %s with `%s` in %s.\n\n%s", began.UTC().Format("2006-01-02"), section.Machine(), command, time.Since(began).Round(time.Second), w.String())
-	if path == "" {
+	text := fmt.Sprintf("### Caches that engines report\n\nMeasured %s on %s with `%s` in %s.\n\n%s", began.UTC().Format("2006-01-02"), section.Machine(), command, time.Since(began).Round(time.Second), w.String())
+	if o.out == "" {
 		_, err = io.WriteString(progress, text)
 		return err
 	}
-	return section.Place(path, "Scheduling", "caches", text)
+	return section.Place(o.out, "Scheduling", "caches", text)
 }
 
 func cachesUnder(ctx context.Context, b bubbles, w *strings.Builder, name string, t trace, sizes []size) error {
-	fmt.Fprintf(w, "**%s**: prefix hits; TTFT p95 in seconds.\n\n", name)
+	fmt.Fprintf(w, "**%s**, %d requests: prefix hits; TTFT p95 in seconds.\n\n", name, len(t))
 	type cell struct {
 		size size
 		f    following

@@ -99,7 +99,7 @@ func realMain(ctx context.Context, b bubbles, args []string, stdout, stderr io.W
 		return rollouts(ctx, o.out, "go run ./bench/replay "+strings.Join(args, " "), stdout)
 	}
 	if o.caches {
-		return caches(ctx, b, o.traces, o.out, "go run ./bench/replay "+strings.Join(args, " "), stdout)
+		return caches(ctx, b, o, "go run ./bench/replay "+strings.Join(args, " "), stdout)
 	}
 	if o.out != "" {
 		return o.study(ctx, b, "go run ./bench/replay "+strings.Join(args, " "), stdout, stderr)
