@@ -157,7 +157,8 @@ type onePool struct {
 func (p onePool) Pools() []string                                   { return []string{poolName} }
 func (p onePool) Endpoints(string) []scheduler.Endpoint             { return p.endpoints }
 func (p onePool) Scheduler(name string) (scheduler.Scheduler, bool) { return p.of, name == poolName }
-func (p onePool) Band(name string) (int, bool)                      { return topBand, name == "top" }
+
+func (p onePool) Band(name string) (int, bool) { return topBand, name == "top" }
 
 const poolName = "pool"
 
