@@ -17,10 +17,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"weir/bench/proc"
 	"weir/migrations"
 	"weir/migrations/pgserver"
-
-	"weir/bench/proc"
 )
 
 // gatewayCatalogue sells the mock's models under a plan whose limits are

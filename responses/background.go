@@ -17,10 +17,15 @@ import (
 // Events keeps the events of background streams: an *eventlog.Memory or an
 // *eventlog.Redis.
 type Events interface {
+	Seats
 	Append(ctx context.Context, key string, first int, e eventlog.Entry, end bool) error
 	Restart(ctx context.Context, key string, first int, e eventlog.Entry) error
 	Read(ctx context.Context, key string, after int, wait time.Duration) ([]eventlog.Entry, error)
 	Drop(ctx context.Context, key string) error
+}
+
+// Seats bounds how many follow a stream at the same time.
+type Seats interface {
 	Hold(ctx context.Context, key, seat string, most int) (bool, error)
 	Leave(ctx context.Context, key, seat string) error
 }

@@ -115,7 +115,7 @@ func (r *Runs) Claim(ctx context.Context, t tenants.ID, runner string) (*Claimed
 	if err != nil {
 		return nil, err
 	}
-	c := &Claimed{RunID: RunID{Tenant: t}}
+	c := &Claimed{Tenant: t}
 	var request, object []byte
 	err = r.worker.QueryRow(ctx, `
 		SELECT response_id, project_id, key_id, request, client_id, lost, shown, status, object, created_at

@@ -18,10 +18,14 @@ import (
 
 // log is what both forms promise.
 type log interface {
+	places
 	Append(ctx context.Context, key string, first int, e eventlog.Entry, end bool) error
 	Restart(ctx context.Context, key string, first int, e eventlog.Entry) error
 	Read(ctx context.Context, key string, after int, wait time.Duration) ([]eventlog.Entry, error)
 	Drop(ctx context.Context, key string) error
+}
+
+type places interface {
 	Hold(ctx context.Context, key, seat string, most int) (bool, error)
 	Leave(ctx context.Context, key, seat string) error
 }
