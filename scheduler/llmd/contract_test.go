@@ -102,6 +102,7 @@ func TestClientKeepsTheContract(t *testing.T) {
 			s.SetEndpoints(p.Endpoints)
 			t.Cleanup(func() {
 				s.Close()
+				_ = s.served.conn.Close() // ends what a test that failed has left
 				s.Wait()
 			})
 			return s

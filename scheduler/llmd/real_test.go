@@ -91,8 +91,8 @@ func realClient(t *testing.T, picker *eppreal.EPP, cfg llmd.Config) *llmd.Client
 	c := llmd.New(slog.New(slog.DiscardHandler), cfg)
 	t.Cleanup(func() {
 		c.Close()
+		_ = conn.Close() // ends what a test that failed has left
 		c.Wait()
-		_ = conn.Close()
 	})
 	return c
 }
