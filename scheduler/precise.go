@@ -141,7 +141,7 @@ func (f *fleet) tooMuch(p *endpoint) bool {
 		return true
 	}
 	capacity := p.load.Blocks * p.load.BlockSize / f.profile.precise.BlockTokens
-	return capacity > 0 && t.exactShelf.blocks[TierHBM] > capacity+capacity/16+1
+	return capacity > 0 && t.blocks[TierHBM] > capacity+capacity/16+1
 }
 
 // unlearn forgets what an endpoint reported.

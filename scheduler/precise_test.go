@@ -54,8 +54,8 @@ func changes(tokens []uint64, salt string, tier scheduler.Tier) (all []scheduler
 	return all
 }
 
-func (r *preciseRig) reports(id string, all []scheduler.CacheChange, clear bool) {
-	r.CacheChanged(id, scheduler.CacheReport{Model: "m", BlockTokens: engineBlock, Clear: clear, Changes: all})
+func (r *preciseRig) reports(id string, all []scheduler.CacheChange, empty bool) {
+	r.CacheChanged(id, scheduler.CacheReport{Model: "m", BlockTokens: engineBlock, Clear: empty, Changes: all})
 }
 
 // send schedules a prompt and returns where it went and how much it was

@@ -126,9 +126,9 @@ func (s *replicas) listen(m *sim) {
 	s.names = map[uint64]uint64{}
 	for i, e := range m.engines {
 		id := m.setup.engines[i].endpoint.ID
-		report := func(clear bool, all ...scheduler.CacheChange) {
+		report := func(empty bool, all ...scheduler.CacheChange) {
 			for _, one := range s.all {
-				one.CacheChanged(id, scheduler.CacheReport{Model: "m", BlockTokens: blockTokens, Clear: clear, Changes: all})
+				one.CacheChanged(id, scheduler.CacheReport{Model: "m", BlockTokens: blockTokens, Clear: empty, Changes: all})
 			}
 		}
 		report(true)

@@ -37,8 +37,9 @@ func (e Endpoint) kvSource(place string, rank int) (KVSource, error) {
 	if err != nil || u.Scheme != "tcp" && u.Scheme != "tls" || u.Path != "" || u.User != nil || u.RawQuery != "" {
 		return KVSource{}, errKVPlace
 	}
-	host, port := u.Hostname(), 0
-	if port, err = strconv.Atoi(u.Port()); err != nil || port < 1 || port+rank > 65535 || host == "" {
+	host := u.Hostname()
+	port, err := strconv.Atoi(u.Port())
+	if err != nil || port < 1 || port+rank > 65535 || host == "" {
 		return KVSource{}, errKVPlace
 	}
 	if host == "*" {

@@ -104,7 +104,7 @@ func (l *eventLog) since(seq uint64) (all []batch) {
 	defer l.mu.Unlock()
 	first := l.next - uint64(len(l.batches))
 	for i, payload := range l.batches {
-		if at := first + uint64(i); at >= seq { //nolint:gosec // not negative
+		if at := first + uint64(i); at >= seq {
 			all = append(all, batch{at, payload})
 		}
 	}

@@ -79,17 +79,6 @@ func (p *publisher) serve(l net.Listener, handle func(net.Conn)) {
 	})
 }
 
-// cut ends all connections of followers, who may come again.
-func (p *publisher) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for c := range p.open {
-		if _, ok := c.(net.Conn); ok {
-			_ = c.Close()
-		}
-	}
-}
-
 func (p *publisher) close() {
 	p.mu.Lock()
 	p.ended = true

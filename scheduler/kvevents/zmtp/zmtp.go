@@ -88,7 +88,7 @@ func (c *Conn) greet(socket string) error {
 	}
 	c.pings = in[10] > 3 || in[11] >= 1
 	ready := property([]byte("\x05READY"), "Socket-Type", socket)
-	if err := c.write(flagCommand, property(ready, "Identity", "")); err != nil {
+	if err := c.command(property(ready, "Identity", "")); err != nil {
 		return err
 	}
 	flags, body, err := c.frame()
@@ -102,7 +102,7 @@ func (c *Conn) greet(socket string) error {
 }
 
 func property(to []byte, name, value string) []byte {
-	to = append(append(to, byte(len(name))), name...)
+	to = append(append(to, byte(len(name))), name...) //nolint:gosec // our own words
 	to = binary.BigEndian.AppendUint32(to, uint32(len(value))) //nolint:gosec // our own words
 	return append(to, value...)
 }
@@ -138,7 +138,7 @@ func (c *Conn) frame() (flags byte, body []byte, err error) {
 	if flags&flagCommand != 0 {
 		limit = maxCommand
 	}
-	if size > uint64(limit) { //nolint:gosec // not negative
+	if size > uint64(limit) {
 		return 0, nil, fmt.Errorf("%w: a frame of %d bytes, at most %d are taken", ErrProtocol, size, limit)
 	}
 	body = make([]byte, size)
@@ -154,8 +154,8 @@ func unexpected(err error) error {
 	return err
 }
 
-func (c *Conn) write(flags byte, body []byte) error {
-	return c.writeAll(appendFrame(nil, flags, body))
+func (c *Conn) command(body []byte) error {
+	return c.writeAll(appendFrame(nil, flagCommand, body))
 }
 
 func (c *Conn) writeAll(b []byte) error {
@@ -171,7 +171,7 @@ func appendFrame(to []byte, flags byte, body []byte) []byte {
 		to = append(to, flags|flagLong)
 		to = binary.BigEndian.AppendUint64(to, uint64(len(body)))
 	} else {
-		to = append(to, flags, byte(len(body)))
+		to = append(to, flags, byte(len(body))) //nolint:gosec // as much as fits
 	}
 	return append(to, body...)
 }
@@ -200,7 +200,7 @@ func (c *Conn) Sync() error {
 	}
 	c.until = c.pongs + 1
 	defer func() { c.until = 0 }()
-	if err := c.write(flagCommand, []byte("\x04PING\x00\x00")); err != nil {
+	if err := c.command([]byte("\x04PING\x00\x00")); err != nil {
 		return err
 	}
 	for c.pongs < c.until {
@@ -282,7 +282,7 @@ func (c *Conn) await() error {
 		case asked || !errors.As(err, &late) || !late.Timeout():
 			return err
 		}
-		if err := c.write(flagCommand, []byte("\x04PING\x00\x00")); err != nil {
+		if err := c.command([]byte("\x04PING\x00\x00")); err != nil {
 			return err
 		}
 	}
@@ -296,7 +296,7 @@ func (c *Conn) obey(body []byte) (message [][]byte, err error) {
 		if len(data) < 2 {
 			return nil, fmt.Errorf("%w: a short PING", ErrProtocol)
 		}
-		return nil, c.write(flagCommand, append([]byte("\x04PONG"), data[2:]...))
+		return nil, c.command(append([]byte("\x04PONG"), data[2:]...))
 	case "PONG":
 		c.pongs++
 		return nil, nil
