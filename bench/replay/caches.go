@@ -148,11 +148,12 @@ func (s *replicas) listen(m *sim) {
 // indexBytes is what a block of one endpoint takes in an index.
 func indexBytes() (sent, reported float64) {
 	const blocks = 100_000
-	heap := func() uint64 {
+	heap := func() float64 {
 		runtime.GC()
+		runtime.GC() // what pools held is gone only now
 		var s runtime.MemStats
 		runtime.ReadMemStats(&s)
-		return s.HeapAlloc
+		return float64(s.HeapAlloc)
 	}
 	measure := func(fill func(s *scheduler.Embedded)) float64 {
 		before := heap()
@@ -160,7 +161,7 @@ func indexBytes() (sent, reported float64) {
 		s.SetEndpoints([]scheduler.Endpoint{{ID: "a", CacheBlocks: blocks}})
 		s.SetHealth("a", scheduler.Healthy)
 		fill(s)
-		grown := float64(heap()-before) / blocks
+		grown := (heap() - before) / blocks
 		s.Close()
 		return grown
 	}
@@ -193,6 +194,7 @@ func indexBytes() (sent, reported float64) {
 // section.
 func caches(ctx context.Context, b bubbles, o options, command string, progress io.Writer) error {
 	began := time.Now()
+	sent, reported := indexBytes() // before anything else is in memory
 	var w strings.Builder
 	found, err := tracesIn(o.traces)
 	if err != nil {
@@ -212,7 +214,6 @@ func caches(ctx context.Context, b bubbles, o options, command string, progress 
 			return err
 		}
 	}
-	sent, reported := indexBytes()
 	fmt.Fprintf(&w, "Memory of the gateway for each block of an endpoint: %.0f bytes for what was sent, %.0f for what is reported, besides what the follower keeps of the engine's own names.\n", sent, reported)
 	text := fmt.Sprintf("### Caches that engines report\n\nMeasured %s on %s with `%s` in %s.\n\n%s", began.UTC().Format("2006-01-02"), section.Machine(), command, time.Since(began).Round(time.Second), w.String())
 	if o.out == "" {

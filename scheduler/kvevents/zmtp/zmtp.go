@@ -102,7 +102,7 @@ func (c *Conn) greet(socket string) error {
 }
 
 func property(to []byte, name, value string) []byte {
-	to = append(append(to, byte(len(name))), name...) //nolint:gosec // our own words
+	to = append(append(to, byte(len(name))), name...)          //nolint:gosec // our own words
 	to = binary.BigEndian.AppendUint32(to, uint32(len(value))) //nolint:gosec // our own words
 	return append(to, value...)
 }
