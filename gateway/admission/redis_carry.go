@@ -168,7 +168,15 @@ func (m *Memory) allTold() arrears {
 	return out
 }
 
-// carry makes up what the next renewal carries.
+// ahead reports whether there is something to carry.
+func (r *Redis) ahead() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.arrears) > 0 || r.carrying != nil
+}
+
+// carry makes up what the next renewal carries. Once it has, only Redis can
+// correct the estimates in it.
 func (r *Redis) carry() *carried {
 	r.mu.Lock()
 	defer r.mu.Unlock()

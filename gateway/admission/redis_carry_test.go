@@ -183,9 +183,15 @@ func back(t *testing.T, s *admission.Redis) {
 // ends after Redis is back as well as before.
 func TestWhatWasEstimatedWithoutRedisIsCorrected(t *testing.T) {
 	t.Parallel()
-	for _, late := range []bool{false, true} {
-		t.Run(fmt.Sprintf("it ends when Redis is back: %v", late), func(t *testing.T) {
+	for name, tt := range map[string]struct{ late, probed bool }{
+		"it ends before Redis is back":                         {},
+		"it ends before Redis is back, which was asked for it": {probed: true},
+		"it ends when Redis is back":                           {late: true},
+		"it ends when Redis is back, which was asked for it":   {late: true, probed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			late := tt.late
 			began, o := time.Now(), mini(t, false)
 			s := newRedis(t, o.addr, quick())
 			s.Heal(t.Context())
@@ -201,6 +207,9 @@ func TestWhatWasEstimatedWithoutRedisIsCorrected(t *testing.T) {
 				if err := s.Release(t.Context(), r, admission.Counts{Requests: 1, Tokens: 100_000}); err != nil {
 					t.Error(err)
 				}
+			}
+			if tt.probed {
+				s.Heal(t.Context())
 			}
 			if !late {
 				release()

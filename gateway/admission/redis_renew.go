@@ -79,15 +79,18 @@ func (r *Redis) heal(ctx context.Context) {
 func (r *Redis) sync(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	r.mu.Lock()
-	held, owed := maps.Clone(r.held), maps.Clone(r.owed)
-	r.mu.Unlock()
-	c := r.carry()
-	if len(c.more) > 0 { // they come on top of what Redis had been told
+	c := &carried{}
+	if r.ahead() {
+		// Not before Redis answers, so that what ends until then is corrected
+		// here; and on top of what Redis had been told.
 		if err := r.recall(ctx, r.client.Eval(ctx, lifeScript, []string{lifeKey}, rand.Text())); err != nil {
 			return err
 		}
+		c = r.carry()
 	}
+	r.mu.Lock()
+	held, owed := maps.Clone(r.held), maps.Clone(r.owed) // what is carried is renewed with it
+	r.mu.Unlock()
 	var life *redis.Cmd
 	_, err := r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.Ping(ctx) // a renewal begins
