@@ -81,8 +81,12 @@ func (e *Embedded) Schedule(ctx context.Context, r Request) (Lease, error) {
 		return nil, cancelled(ctx)
 	}
 	r.chain, r.Prompt = e.fleet.hasher.Load().chain(&r), nil
-	if r.Tokens != nil {
+	switch {
+	case r.Tokens == nil:
+	case r.Tokens.tokens > 0:
 		r.InputTokens = r.Tokens.tokens
+	default: // who told that knows nothing
+		r.Tokens = nil
 	}
 	l, w, refusal := e.enter(&r)
 	e.fleet.free(r.chain) // unless the waiter or the lease has it

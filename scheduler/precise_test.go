@@ -294,3 +294,20 @@ func TestReportsOfAPoolThatDoesNotFollowThemAreDropped(t *testing.T) {
 		t.Errorf("taken: %+v", s)
 	}
 }
+
+func TestAPromptOfWhichNoTokensAreKnownIsTakenAsIfNoneWereTold(t *testing.T) {
+	t.Parallel()
+	r := newPrecise(t, nil)
+	r.reports("a", nil, true)
+	r.reports("b", nil, true)
+	l, err := r.Schedule(t.Context(), scheduler.Request{
+		ID: "1", Model: "m", InputTokens: 500, Tokens: scheduler.PreciseCache{}.Chain(nil, "salt"), Prompt: [][]byte{make([]byte, 2000)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, _ := r.Decision("1"); d.CachedTokens != 0 || d.InputTokens != 500 {
+		t.Errorf("%d of %d tokens are expected to be cached, want 0 of 500", d.CachedTokens, d.InputTokens)
+	}
+	l.End(scheduler.Outcome{Result: scheduler.Abandoned})
+}

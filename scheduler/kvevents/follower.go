@@ -42,6 +42,9 @@ const (
 	connectTime = 5 * time.Second
 	firstPause  = 100 * time.Millisecond
 	lastPause   = 5 * time.Second
+	// staleAfter is how long what a source said last stands while there is no
+	// connection to it.
+	staleAfter = 30 * time.Second
 )
 
 // Stats is what a Follower has seen.
@@ -85,7 +88,7 @@ func (f *Follower) Stats() Stats {
 // Run follows the source until ctx ends, and connects again whenever the
 // connection breaks. It returns nil.
 func (f *Follower) Run(ctx context.Context) error {
-	pause := firstPause
+	pause, seen := firstPause, time.Now()
 	for {
 		before := f.messages.Load()
 		err := f.follow(ctx)
@@ -94,9 +97,14 @@ func (f *Follower) Run(ctx context.Context) error {
 		}
 		if f.connected.Swap(false) || f.messages.Load() > before {
 			f.log.Warn("kv events: the connection broke", "error", err)
-			pause = firstPause
+			pause, seen = firstPause, time.Now()
 		} else {
 			f.log.Debug("kv events: no connection", "error", err)
+		}
+		if f.order.began && time.Since(seen) >= staleAfter {
+			f.log.Warn("kv events: no connection for long; what is sent there decides", "error", err)
+			f.forget()
+			f.order = order{}
 		}
 		wait := time.NewTimer(pause/2 + rand.N(pause)) //nolint:gosec // nothing secret
 		select {

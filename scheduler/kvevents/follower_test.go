@@ -1,7 +1,10 @@
 package kvevents_test
 
 import (
+	"context"
+	"log/slog"
 	"testing"
+	"time"
 
 	"weir/scheduler"
 	"weir/scheduler/kvevents"
@@ -125,6 +128,19 @@ func TestAfterABrokenConnection(t *testing.T) {
 		s.publish(0, batch(t, 0, 1))
 		r.expects(scheduler.Trusted, 1)
 	})
+	t.Run("another engine whose replay can't be had begins with nothing", func(t *testing.T) {
+		t.Parallel()
+		s, again := newScript(t), newReplays(t)
+		again.set(0, batch(t, 0, 1), batch(t, 1, 2), batch(t, 2, 5))
+		r := follow(t, kvevents.Source{Events: to(s.l), Replay: to(again)})
+		s.connected()
+		r.expects(scheduler.Trusted, 5)
+		_ = again.Close()
+		s.cut()
+		s.connected()
+		s.publish(0, batch(t, 0, 2))
+		r.expects(scheduler.Trusted, 2)
+	})
 	t.Run("an engine that ran on unseen is not trusted", func(t *testing.T) {
 		t.Parallel()
 		s := newScript(t)
@@ -174,4 +190,41 @@ func TestNonsenseIsCountedAndDropsWhatWasKnown(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestASourceThatIsNotFollowedAnyMoreIsNotTakenAtItsLastWord(t *testing.T) {
+	t.Parallel()
+	s := newScript(t)
+	e := scheduler.New(scheduler.Config{Profile: scheduler.Profile{Precise: scheduler.PreciseCache{Enabled: true}}}, nil)
+	t.Cleanup(e.Close)
+	e.SetEndpoints([]scheduler.Endpoint{{ID: "a"}})
+	g := kvevents.NewGroup(slog.New(slog.DiscardHandler), e)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = g.Run(ctx)
+	}()
+	t.Cleanup(func() { stop(); <-done })
+	trusted := func(want scheduler.Trust) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); e.State().Endpoints[0].Cache.Trust != want; <-time.After(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("want %v, have %+v", want, e.State().Endpoints[0].Cache)
+			}
+		}
+	}
+	source := kvevents.Source{ID: "a", Key: "1", Events: to(s.l)}
+	g.Set([]kvevents.Source{source})
+	s.connected()
+	s.publish(0, batch(t, 0, 4))
+	trusted(scheduler.Trusted)
+	source.Key = "2" // it is another one
+	g.Set([]kvevents.Source{source})
+	s.connected()
+	trusted(scheduler.Unproven)
+	s.publish(0, batch(t, 0, 4))
+	trusted(scheduler.Trusted)
+	g.Set(nil)
+	trusted(scheduler.Unproven)
 }

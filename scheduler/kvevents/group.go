@@ -22,6 +22,7 @@ type running struct {
 
 	key  string
 	stop context.CancelFunc
+	done <-chan struct{}
 }
 
 // NewGroup makes a Group without sources.
@@ -48,36 +49,58 @@ func (g *Group) Set(sources []Source) {
 // Run follows the sources until ctx ends and all followers have stopped. It
 // returns nil.
 func (g *Group) Run(ctx context.Context) error {
-	var all sync.WaitGroup
-	defer all.Wait()
 	for {
-		g.mu.Lock()
-		for id, r := range g.running {
-			if s, ok := g.wanted[id]; !ok || s.Key != r.key {
-				r.stop()
-				delete(g.running, id)
-			}
+		for _, r := range g.leaving(false) {
+			g.end(r)
 		}
-		for id, s := range g.wanted {
-			if _, ok := g.running[id]; ok {
-				continue
-			}
-			each, stop := context.WithCancel(ctx)
-			f := New(g.log, s, g.feed)
-			g.running[id] = running{f, s.Key, stop}
-			all.Go(func() { _ = f.Run(each) }) // always nil
-		}
-		g.mu.Unlock()
+		g.join(ctx)
 		select {
 		case <-ctx.Done():
-			g.mu.Lock()
-			for _, r := range g.running {
-				r.stop()
+			for _, r := range g.leaving(true) {
+				<-r.done
 			}
-			g.mu.Unlock()
 			return nil
 		case <-g.changed:
 		}
+	}
+}
+
+// leaving takes out and stops those that are not wanted any more, or all.
+func (g *Group) leaving(all bool) (out []running) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for id, r := range g.running {
+		if s, ok := g.wanted[id]; all || !ok || s.Key != r.key {
+			r.stop()
+			delete(g.running, id)
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// end waits for one that was stopped, so that it tells nothing any more: what it
+// told last would be taken for the truth from then on.
+func (g *Group) end(r running) {
+	<-r.done
+	g.feed.CacheMissed(r.source.ID)
+}
+
+// join starts those that are wanted and don't run.
+func (g *Group) join(ctx context.Context) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for id, s := range g.wanted {
+		if _, ok := g.running[id]; ok {
+			continue
+		}
+		each, stop := context.WithCancel(ctx)
+		f, done := New(g.log, s, g.feed), make(chan struct{})
+		g.running[id] = running{f, s.Key, stop, done}
+		go func() {
+			defer close(done)
+			_ = f.Run(each) // always nil
+		}()
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 const (
 	maxReplayed = 1 << 17 // messages
+	maxUntold   = 1 << 12 // changes
 	replayTime  = 10 * time.Second
 	// replayEvery bounds how often a source that misses messages is asked for
 	// them again.
@@ -97,7 +98,8 @@ func (f *Follower) apply(m message) {
 	f.messages.Add(1)
 	l := f.ledger
 	l.report.Changes = l.report.Changes[:0]
-	if err := decode(m.payload, l.take); err != nil {
+	f.model = cmp.Or(m.model, f.model) // what is replayed comes without
+	if err := decode(m.payload, f.take); err != nil {
 		f.malformed.Add(1)
 		f.forget() // part of it was understood, and nobody knows which
 		return
@@ -110,32 +112,45 @@ func (f *Follower) apply(m message) {
 		f.log.Warn("kv events: more blocks than can be kept; all were forgotten", "blocks", maxKnown)
 		return
 	}
-	f.model = cmp.Or(m.model, f.model) // what is replayed comes without
-	l.report.Model = cmp.Or(f.model, f.source.Model)
 	f.tell()
+}
+
+// take takes an event of a message. A message may say far more than it is long,
+// so that it is not kept until its end.
+func (f *Follower) take(e *event) {
+	f.ledger.take(e)
+	if len(f.ledger.report.Changes) >= maxUntold {
+		f.tell()
+	}
 }
 
 // tell reports what there is to report.
 func (f *Follower) tell() {
-	f.feed.CacheChanged(f.source.ID, f.ledger.report)
-	f.ledger.report.Clear = false
+	r := &f.ledger.report
+	r.Model = cmp.Or(f.model, f.source.Model)
+	f.feed.CacheChanged(f.source.ID, *r)
+	r.Clear, r.Changes = false, r.Changes[:0]
 }
 
 // replay asks for what comes after the messages that were taken, or for all
 // there is if the engine doesn't have the last one of those: then it is another.
 func (f *Follower) replay(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, replayTime)
+	within, cancel := context.WithTimeout(ctx, replayTime)
 	defer cancel()
+	f.order.filled = 0 // if this fails, what comes may be of another engine
 	same, err := false, error(nil)
 	if f.order.began && f.order.next > 0 {
-		same, err = f.ask(ctx, f.order.next-1)
+		same, err = f.ask(within, f.order.next-1)
 	}
 	if err == nil && !same {
 		f.order.began = false
-		_, err = f.ask(ctx, 0)
+		_, err = f.ask(within, 0)
 	}
-	if err != nil && ctx.Err() == nil {
-		f.log.Warn("kv events: replay", "error", err)
+	if err != nil {
+		if ctx.Err() == nil {
+			f.log.Warn("kv events: replay", "error", err)
+		}
+		return
 	}
 	f.order.filled = f.order.next
 }

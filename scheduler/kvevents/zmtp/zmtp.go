@@ -51,6 +51,7 @@ type Conn struct {
 	pongs int        // that it has
 	until int        // how many of them Sync waits for; 0: it doesn't
 	held  [][][]byte // messages that came meanwhile
+	bytes int        // of those
 }
 
 // Open does the handshake as a socket of a type (SUB, PUB, DEALER, ROUTER) over
@@ -193,7 +194,8 @@ func (c *Conn) Send(frames ...[]byte) error {
 func (c *Conn) Subscribe(topic string) error { return c.Send(append([]byte{1}, topic...)) }
 
 // Sync waits until the peer has read all that was sent to it, a subscription
-// for one. A peer of an older version can't tell.
+// for one. Meanwhile a peer may send as much as one message may hold. One of an
+// older version can't tell.
 func (c *Conn) Sync() error {
 	if !c.pings {
 		return nil
@@ -208,22 +210,27 @@ func (c *Conn) Sync() error {
 		if err != nil {
 			return err
 		}
-		if m != nil {
-			c.held = append(c.held, m)
+		if m == nil {
+			continue
 		}
-		if len(c.held) > maxHeld {
-			return fmt.Errorf("%w: no answer to a ping before %d messages", ErrProtocol, maxHeld)
+		c.held = append(c.held, m)
+		for _, frame := range m {
+			c.bytes += len(frame)
+		}
+		if len(c.held) > maxHeld || c.bytes > c.limit {
+			return fmt.Errorf("%w: no answer to a ping before %d messages of %d bytes", ErrProtocol, len(c.held), c.bytes)
 		}
 	}
 	return nil
 }
 
 // Receive waits for the next message. A peer that is silent and can be asked
-// whether it lives is, and has to answer. What is returned is the caller's.
+// whether it lives is, and has to answer. What is returned is the caller's, and
+// nothing of it is kept.
 func (c *Conn) Receive() ([][]byte, error) {
 	if len(c.held) > 0 {
 		m := c.held[0]
-		c.held = c.held[1:]
+		c.held[0], c.held = nil, c.held[1:]
 		return m, nil
 	}
 	return c.receive()

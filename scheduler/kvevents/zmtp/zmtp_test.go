@@ -1,11 +1,14 @@
 package zmtp_test
 
 import (
+	"bytes"
 	"errors"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"weir/scheduler/kvevents/zmtp"
 )
@@ -141,4 +144,53 @@ func TestWhatIsNoZeroMQIsRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAPeerThatDoesNotAnswerAPingCanSendNoMoreThanAMessageMayHold(t *testing.T) {
+	t.Parallel()
+	const limit = 1 << 20
+	sub, pub, _ := pair(t, limit)
+	go func() {
+		for range 3 { // and never a pong
+			if pub.Send(bytes.Repeat([]byte("x"), limit/2)) != nil {
+				return
+			}
+		}
+	}()
+	if err := sub.Sync(); !errors.Is(err, zmtp.ErrProtocol) {
+		t.Errorf("with three halves of what is taken it says %v, want %v", err, zmtp.ErrProtocol)
+	}
+}
+
+func TestNothingIsKeptOfAMessageThatCameBeforeAPong(t *testing.T) {
+	t.Parallel()
+	sub, pub, _ := pair(t, 1<<20)
+	go func() {
+		_ = pub.Send([]byte("first"))
+		_ = pub.Send([]byte("second"))
+		_, _ = pub.Receive() // answers the ping
+	}()
+	if err := sub.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	freed := make(chan struct{})
+	func() {
+		m, err := sub.Receive()
+		if err != nil || string(m[0]) != "first" {
+			t.Fatalf("received %q, %v", m, err)
+		}
+		runtime.AddCleanup(&m[0], func(struct{}) { close(freed) }, struct{}{})
+	}()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		runtime.GC()
+		select {
+		case <-freed:
+			if m, err := sub.Receive(); err != nil || string(m[0]) != "second" {
+				t.Errorf("then received %q, %v", m, err)
+			}
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+	t.Error("a message that was handed out is still kept")
 }
