@@ -22,7 +22,7 @@ func (s *sim) publish(ctx context.Context, ranks int, events, replay string) err
 		if err != nil {
 			return fmt.Errorf("--kv-events: %w", err)
 		}
-		again, err := net.Listener(nil), error(nil)
+		var again net.Listener
 		if replay != "" {
 			if again, err = listenEvents(ctx, replay, rank); err != nil {
 				return errors.Join(fmt.Errorf("--kv-replay: %w", err), at.Close())
