@@ -120,6 +120,11 @@ func (s *sharedScheduler) wire(ctx context.Context, o schedulerOptions) (err err
 			return fmt.Errorf("--pool %s: the catalogue has no such pool of kind weir", name)
 		}
 	}
+	for name := range pools.policies {
+		if _, known := pools.Snapshot().Pool(name); !known {
+			return fmt.Errorf("--policy %s: no such pool is served here", name)
+		}
+	}
 	s.fleet = gateway.NewFleet(s.log, pools, registry)
 	s.background = append(s.background, s.fleet.Run)
 	s.server = epp.New(s.log, served{s.fleet, pools}, epp.NewMetrics(registry), conf)

@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -73,6 +74,28 @@ func TestTheSchedulerServesThePoolsThatAreItsOwn(t *testing.T) {
 			p := &catalogue.Pool{Name: "p", Scheduler: catalogue.Scheduling{Kind: c.kind}}
 			if got := servesPool(c.o, p); got != c.want {
 				t.Errorf("served: %v", got)
+			}
+		})
+	}
+}
+
+func TestAPoolThatTheFlagsNameMustBeServed(t *testing.T) {
+	t.Parallel()
+	document := "scheduler/pickerconfig/testdata/pd.yaml"
+	for _, c := range []struct {
+		name string
+		o    schedulerOptions
+		want string
+	}{
+		{"a policy's", schedulerOptions{policies: []string{"mistyped=" + document}}, "--policy mistyped"},
+		{"one to serve", schedulerOptions{pools: []string{"mistyped"}}, "--pool mistyped"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.o.catalogue = "deploy/envoy/pools.yaml"
+			_, err := newSharedScheduler(t.Context(), slog.New(slog.DiscardHandler), &Config{Scheduler: SchedulerConfig{Listen: "127.0.0.1:0"}}, c.o)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -67,15 +68,19 @@ func immediate(m *extprocv3.ImmediateResponse) *extprocv3.ProcessingResponse {
 }
 
 // routed tells where the request goes: as a header, and for Envoy's own load
-// balancing as metadata. It adds to the headers.
+// balancing as metadata. It adds to the headers. Whoever is sent on to a fallback
+// adds the same headers there, so that only those are named whom they suit.
 func routed(targets []scheduler.Target, h *extproc.Headers) (*extprocv3.ProcessingResponse, error) {
-	places := make([]string, len(targets))
-	for i, t := range targets {
+	places := make([]string, 0, len(targets))
+	for _, t := range targets {
+		if !slices.Equal(t.Headers, targets[0].Headers) {
+			continue
+		}
 		u, err := url.Parse(t.URL)
 		if err != nil {
 			return nil, fmt.Errorf("endpoint %s: %w", t.Endpoint, err)
 		}
-		places[i] = hostPort(u)
+		places = append(places, hostPort(u))
 	}
 	destination := strings.Join(places, ",")
 	h.Add(extproc.Destination, destination)

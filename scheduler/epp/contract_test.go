@@ -150,3 +150,27 @@ func TestGatewaysKeepTheWholeContractThroughTheServer(t *testing.T) {
 		},
 	})
 }
+
+// `weir explain` shows the wait, which nobody but the scheduler knows.
+func TestAGatewayIsToldHowLongItsRequestWaited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		near := scheduler.New(scheduler.Config{}, nil)
+		t.Cleanup(near.Close)
+		remote{near: near}.SetEndpoints([]scheduler.Endpoint{{ID: "a", URL: "http://a.test", MaxConcurrency: 1}})
+		c := connect(t, near, 1)[0]
+		first := granted(t, c, asked("r.1", "t", 1))
+		time.AfterFunc(2*time.Second, func() { first.End(scheduler.Outcome{}) })
+		second := granted(t, c, asked("r.2", "t", 1))
+		defer second.End(scheduler.Outcome{})
+		told, ok := second.(interface {
+			Told() (string, time.Duration, bool)
+		})
+		if !ok {
+			t.Fatalf("%T tells nothing", second)
+		}
+		if _, queued, known := told.Told(); !known || queued < 2*time.Second || queued > 3*time.Second {
+			t.Errorf("told were %v, %v", queued, known)
+		}
+	})
+}

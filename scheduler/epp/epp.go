@@ -12,7 +12,6 @@ import (
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/status"
 
@@ -130,7 +129,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) (err 
 		return err
 	}
 	if !s.enter() {
-		return status.Error(codes.ResourceExhausted, "too many streams")
+		return stream.Send(immediate(full())) // an error would be a scheduler that fails
 	}
 	defer s.exit()
 	ended := s.metrics.stream()

@@ -32,6 +32,7 @@ type Answer struct {
 	Destinations []string    // host:port, in order of preference
 	Headers      [][2]string // for the engine; only those of Upstream
 	Epoch        string      // who decided, where a `weir scheduler` says it: EpochHeader
+	Queued       string      // milliseconds in the queue, likewise: QueueMilliseconds
 
 	sent    []byte // what the picker was given
 	same    int    // so many bytes of what came are those of sent
@@ -92,7 +93,7 @@ func (a *Answer) decide(set *extprocv3.HeaderMutation, m *extprocv3.ProcessingRe
 	if n := len(set.GetSetHeaders()); n > maxHeaders {
 		return fmt.Errorf("%w: %d headers", ErrTooMuch, n)
 	}
-	a.Epoch = GetSet(set, EpochHeader)
+	a.Epoch, a.Queued = GetSet(set, EpochHeader), GetSet(set, QueueMilliseconds)
 	where := GetSet(set, Destination)
 	if where == "" {
 		where = m.GetDynamicMetadata().GetFields()[DestinationSpace].GetStructValue().GetFields()[Destination].GetStringValue()

@@ -48,17 +48,19 @@ func (c *Client) ask(ctx context.Context, peer Peer, r *scheduler.Request) (*lea
 			return nil, err
 		}
 	}
-	if c.cfg.Own && c.epochs.stale(answer.Epoch) {
+	if c.cfg.Own && c.epochs.stale(answer.Epoch, c.cfg.Now()) {
 		return nil, &lostError{errStale}
 	}
 	targets, err := c.targets(answer)
 	if err != nil {
 		return nil, err
 	}
-	return &lease{
+	l := &lease{
 		client: c, peer: peer, stream: s, targets: targets, body: answer.Body(), evicted: make(chan struct{}),
 		session: r.Session, band: r.Flow.Band, streams: r.Streams, at: c.cfg.Now,
-	}, nil
+	}
+	l.heard(answer.Queued)
+	return l, nil
 }
 
 // announce says to a `weir scheduler` which pool is meant, and that it is a

@@ -29,6 +29,7 @@ import (
 
 const (
 	noWait        = 100 * time.Millisecond // for the decision on a request that doesn't want to wait
+	ownGrace      = time.Second            // for a `weir scheduler` to say itself that a time limit is over
 	usualPatience = 10 * time.Second
 	maxWait       = 10 * time.Minute // for any answer; no queue's limit is longer
 	drainTime     = 5 * time.Second  // for a picker to close the stream of an ended exchange

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // errStale is why a decision of a `weir scheduler` doesn't count that has been
@@ -16,11 +17,17 @@ type epochs struct {
 	mu     sync.Mutex
 	name   string
 	newest uint64
+	heard  time.Time // when it last decided
 }
+
+// epochKept is how long a primary that decides nothing any more is remembered:
+// by then its successors are the only ones. A lower number is that of a Postgres
+// that fell back to an earlier state, and for ever refused it would be an outage.
+const epochKept = time.Minute
 
 // stale takes in who decided, and reports whether a later primary has before.
 // What names no epoch, as a picker that is none of ours, never is.
-func (e *epochs) stale(text string) bool {
+func (e *epochs) stale(text string, now time.Time) bool {
 	at := strings.LastIndexByte(text, '/')
 	if at < 0 || len(text) > maxEpoch {
 		return false
@@ -31,10 +38,10 @@ func (e *epochs) stale(text string) bool {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.name == text[:at] && n < e.newest {
+	if e.name == text[:at] && n < e.newest && now.Sub(e.heard) < epochKept {
 		return true
 	}
-	e.name, e.newest = text[:at], n
+	e.name, e.newest, e.heard = text[:at], n, now
 	return false
 }
 

@@ -11,6 +11,8 @@ import (
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"weir/scheduler"
 	"weir/scheduler/extproc"
@@ -184,9 +186,10 @@ func TestDroppedEventsLeaveTheUsage(t *testing.T) {
 
 // pickers gives out one after the other, each failure the next.
 type pickers struct {
-	conns []grpc.ClientConnInterface
-	at    int
-	err   error
+	conns   []grpc.ClientConnInterface
+	at      int
+	err     error
+	reports []error
 }
 
 func (p *pickers) pick() (llmd.Peer, error) {
@@ -204,6 +207,7 @@ type counted struct {
 func (c *counted) Conn() grpc.ClientConnInterface { return c.all.conns[c.i] }
 func (c *counted) Name() string                   { return "picker" }
 func (c *counted) Report(err error) {
+	c.all.reports = append(c.all.reports, err)
 	if err != nil {
 		c.all.at = (c.i + 1) % len(c.all.conns)
 	}
@@ -254,6 +258,54 @@ func TestPatienceEnds(t *testing.T) {
 		refusal = refused(t, c, scheduler.Request{ID: "r.2", Body: body(1)})
 		if took := time.Since(began); !errors.Is(refusal, llmd.ErrNoScheduler) || took != 0 {
 			t.Errorf("with nobody to ask refused as %v after %v, want at once", refusal, took)
+		}
+	})
+}
+
+// The stand-in of a plan is for requests that nobody decided on.
+func TestAPickerThatDrainsHasNotDecided(t *testing.T) {
+	t.Parallel()
+	alone(t, eppsim.Config{}, llmd.Config{Patience: -1}, func(t *testing.T, c *llmd.Client, s served) {
+		s.Script(eppsim.Refuse(eppsim.Refusal(503, "rejected-shutting-down", "bye", true)))
+		refusal := refused(t, c, scheduler.Request{ID: "r.1", Body: body(1)})
+		if refusal.Reason != scheduler.ShuttingDown || !llmd.Undecided(refusal) {
+			t.Errorf("refused as %v, undecided: %v", refusal, llmd.Undecided(refusal))
+		}
+		s.Script(eppsim.Refuse(eppsim.Refusal(429, "rejected-saturated", "full", true)))
+		if refusal := refused(t, c, scheduler.Request{ID: "r.2", Body: body(1)}); llmd.Undecided(refusal) {
+			t.Errorf("%v is a decision", refusal)
+		}
+	})
+}
+
+// A `weir scheduler` keeps the time itself: while it is away, its client does.
+func TestARequestsOwnTimeLimitHoldsWhileTheSchedulerIsAway(t *testing.T) {
+	t.Parallel()
+	for ttl, most := range map[time.Duration]time.Duration{-1: 2 * time.Second, 3 * time.Second: 5 * time.Second} {
+		list := &pickers{}
+		alone(t, eppsim.Config{}, llmd.Config{Picker: list.pick, Own: true}, func(t *testing.T, c *llmd.Client, s served) {
+			list.conns = []grpc.ClientConnInterface{s.conn}
+			s.grpc.Stop()
+			began := time.Now()
+			refusal := refused(t, c, scheduler.Request{ID: "r.1", Body: body(1), TTL: ttl})
+			if took := time.Since(began); refusal.Reason != scheduler.QueueTimeout || took > most {
+				t.Errorf("with %v to wait refused as %v after %v", ttl, refusal, took)
+			}
+		})
+	}
+}
+
+// That a picker accepts and never answers is told to who chooses pickers, though
+// the stream's own error is only that the client gave up.
+func TestAPickerThatSaysNothingIsToldOn(t *testing.T) {
+	t.Parallel()
+	list := &pickers{}
+	alone(t, eppsim.Config{}, llmd.Config{Picker: list.pick, Patience: -1}, func(t *testing.T, c *llmd.Client, s served) {
+		list.conns = []grpc.ClientConnInterface{s.conn}
+		s.Script(eppsim.Silence(eppsim.Queued))
+		refused(t, c, scheduler.Request{ID: "r.1", Body: body(1)})
+		if len(list.reports) != 1 || status.Code(list.reports[0]) == codes.Canceled || list.reports[0] == nil {
+			t.Errorf("told were %v", list.reports)
 		}
 	})
 }

@@ -52,9 +52,19 @@ func (c *Client) begin(l *lease) {
 	c.work.Go(l.read) // Schedule's own count is still held: Wait can't have passed
 }
 
+// heard takes in how long the picker says that the request was in its queue.
+func (l *lease) heard(milliseconds string) (waited time.Duration, known bool) {
+	ms, err := strconv.ParseUint(milliseconds, 10, 31)
+	if err != nil {
+		return 0, false
+	}
+	l.told.Store(int64(ms) + 1)
+	return time.Duration(ms) * time.Millisecond, true
+}
+
 // Told is what the picker said beside its decision: what it is called, and how
-// long the request was in its queue. That comes with its word on the answer's
-// headers, and not from every picker.
+// long the request was in its queue. A `weir scheduler` says that with its
+// decision, others with their word on the answer's headers, if at all.
 func (l *lease) Told() (picker string, queued time.Duration, known bool) {
 	ms := l.told.Load()
 	return l.peer.Name(), time.Duration(max(0, ms-1)) * time.Millisecond, ms > 0
@@ -90,9 +100,8 @@ func (l *lease) read() {
 		case *extprocv3.ProcessingResponse_ResponseHeaders:
 			set := part.ResponseHeaders.GetResponse().GetHeaderMutation()
 			l.client.sessions.keep(l.session, extproc.GetSet(set, extproc.SessionToken))
-			if ms, err := strconv.ParseUint(extproc.GetSet(set, extproc.QueueMilliseconds), 10, 31); err == nil {
-				l.client.pace.note(l.band, time.Duration(ms)*time.Millisecond)
-				l.told.Store(int64(ms) + 1)
+			if waited, known := l.heard(extproc.GetSet(set, extproc.QueueMilliseconds)); known {
+				l.client.pace.note(l.band, waited)
 			}
 		default:
 		}

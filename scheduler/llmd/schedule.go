@@ -59,12 +59,15 @@ func (c *Client) waiting(ctx context.Context, ttl time.Duration) (wait context.C
 	wait, cancel := context.WithCancelCause(ctx)
 	closing := context.AfterFunc(c.closing, func() { cancel(errClosed) })
 	limit, cause := maxWait, errSilent
+	grace := time.Duration(0)
+	if c.cfg.Own { // which keeps the time itself, and more exactly, unless it is away
+		grace = ownGrace
+	}
 	switch {
-	case c.cfg.Own: // which keeps the time itself, and more exactly
 	case ttl < 0:
-		limit, cause = noWait, errExpired
-	case ttl > 0 && ttl < maxWait:
-		limit, cause = ttl, errExpired
+		limit, cause = noWait+grace, errExpired
+	case ttl > 0 && ttl < maxWait-grace:
+		limit, cause = ttl+grace, errExpired
 	}
 	timer := time.AfterFunc(limit, func() { cancel(cause) })
 	return wait, func() {
@@ -138,7 +141,9 @@ func transport(wait context.Context, err error) error {
 	switch {
 	case refused && refusal.Reason != scheduler.ShuttingDown, errors.Is(err, ErrForeign):
 		return nil
-	case wait.Err() != nil && !errors.Is(context.Cause(wait), errSilent):
+	case errors.Is(context.Cause(wait), errSilent):
+		return errSilent // the stream's own error is that we left
+	case wait.Err() != nil:
 		return nil
 	default:
 		return err
@@ -164,6 +169,9 @@ func (c *Client) refusal(wait context.Context, err error) *scheduler.Refusal {
 	cause := context.Cause(wait)
 	switch {
 	case refused && refusal.Reason != scheduler.Cancelled:
+		if isLost(err) { // it is going away: nobody decided
+			return &scheduler.Refusal{Reason: refusal.Reason, RetryAfter: refusal.RetryAfter, Waited: refusal.Waited, Err: err}
+		}
 		return refusal
 	case errors.Is(cause, errClosed):
 		return &scheduler.Refusal{Reason: scheduler.ShuttingDown, Waited: true, Err: errClosed}
