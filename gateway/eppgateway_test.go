@@ -216,3 +216,15 @@ func TestAGatewayPoolFollowsItsEndpoints(t *testing.T) {
 		t.Errorf("a closed fleet: %v", err)
 	}
 }
+
+// The engines that a pool had are watched no more once gateways stand before them.
+func TestAPoolThatIsPutBehindAGatewayWatchesNoEngines(t *testing.T) {
+	t.Parallel()
+	e := startEngine(t)
+	r := buildRemote(t, `{name: main, endpoints: [`+listed(e)+`]}`)
+	if n := len(r.fleet.Pools()["main"].State.Endpoints); n != 1 {
+		t.Fatalf("%d endpoints are watched", n)
+	}
+	r.shelf.put(t, gatewayPool(startEnvoy(t)))
+	until(t, "nothing is watched", func() bool { return len(r.fleet.Pools()["main"].State.Endpoints) == 0 })
+}

@@ -31,12 +31,11 @@ func (f *Fleet) place(w *pool.Pool, p *catalogue.Pool, stale time.Duration) {
 		built.MetricsURL = found.MetricsURL
 		return built
 	})
-	if p.Scheduler.Kind == catalogue.KindLLMDHTTP {
-		return // they are gateways: what their /health and /metrics say is some engine's
-	}
-	listed := make([]pool.Endpoint, len(p.Endpoints))
-	for i, e := range p.Endpoints {
-		listed[i] = f.endpoint(p.Endpoint(e.ID))
+	var listed []pool.Endpoint
+	if p.Scheduler.Kind != catalogue.KindLLMDHTTP { // else they are gateways: what their /health and /metrics say is some engine's
+		for _, e := range p.Endpoints {
+			listed = append(listed, f.endpoint(p.Endpoint(e.ID)))
+		}
 	}
 	w.SetEndpoints(listed)
 }

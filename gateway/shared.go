@@ -59,6 +59,9 @@ func (q *sharedQueue) schedule(ctx context.Context, r scheduler.Request, standIn
 		if next == nil {
 			return nil, &scheduler.Refusal{Reason: scheduler.ShuttingDown}
 		}
+		if other, shared := next.(*sharedQueue); shared && standIn != nil { // the plan's wish goes along
+			return other.schedule(ctx, r, other.standIn)
+		}
 		return next.Schedule(ctx, r)
 	}
 	lease, err := q.ask(ctx, r)

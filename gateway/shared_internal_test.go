@@ -1,12 +1,15 @@
 package gateway
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
 
 	"weir/gateway/catalogue"
 	"weir/scheduler"
+	"weir/tenants"
 )
 
 func TestWhereASharedSchedulerMaySend(t *testing.T) {
@@ -76,6 +79,37 @@ func TestWhatARefusalOfAnEndpointPickerMeans(t *testing.T) {
 	} {
 		if got := droppedCause(test.status, test.reason, test.message); got != test.want {
 			t.Errorf("%d %q %q is %q, want %q", test.status, test.reason, test.message, got, test.want)
+		}
+	}
+}
+
+// standIn is a scheduler that says by its refusal that it was asked.
+type standIn struct{}
+
+// Schedule implements scheduler.Scheduler.
+func (standIn) Schedule(context.Context, scheduler.Request) (scheduler.Lease, error) {
+	return nil, &scheduler.Refusal{Reason: scheduler.PoolFull}
+}
+
+// Who comes with a queue in hand that has another in its place is served as the
+// plan says there, too.
+func TestAPlanKeepsItsStandInWhereAQueueIsReplaced(t *testing.T) {
+	t.Parallel()
+	silent := func() *sharedQueue {
+		return &sharedQueue{idle: make(chan struct{}), fault: errors.New("it doesn't answer"), standIn: standIn{}}
+	}
+	before := silent()
+	before.retire(silent())
+	for name, tt := range map[string]struct {
+		plan tenants.Plan
+		want scheduler.Reason
+	}{
+		"one that wants a stand-in": {tenants.Plan{WhenNoScheduler: tenants.StandIn}, scheduler.PoolFull},
+		"one that doesn't say":      {tenants.Plan{}, scheduler.NoEndpoints},
+	} {
+		_, err := queueFor(before, &tt.plan).Schedule(t.Context(), scheduler.Request{ID: "req_1.1"})
+		if refusal, ok := errors.AsType[*scheduler.Refusal](err); !ok || refusal.Reason != tt.want {
+			t.Errorf("%s: %v, want %v", name, err, tt.want)
 		}
 	}
 }
