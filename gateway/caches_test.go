@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -30,8 +31,8 @@ type reporter struct {
 	fleet  *gateway.Fleet
 	shelf  *shelf
 	sims   []*enginesim.Engine
-	tokens atomic.Int64 // times that a server was asked for them
-	refuse atomic.Bool  // to tell tokens
+	tokens atomic.Int64                     // times that a server was asked for them
+	answer atomic.Pointer[http.HandlerFunc] // to that, instead of the server's
 	n      int
 }
 
@@ -43,8 +44,9 @@ func newReporter(t *testing.T, timeout string, ranks int, names ...string) *repo
 		sim := enginesim.New(enginesim.Config{Models: []string{"sim"}, ZeroLatency: true, KVEvents: true, Ranks: ranks})
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			if req.URL.Path == "/tokenize" {
-				if r.tokens.Add(1); r.refuse.Load() {
-					http.NotFound(w, req)
+				r.tokens.Add(1)
+				if answer := r.answer.Load(); answer != nil {
+					(*answer)(w, req)
 					return
 				}
 			}
@@ -199,7 +201,7 @@ func TestAPoolFollowsItsEnginesCaches(t *testing.T) {
 func TestEnginesThatTellNoTokensAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	r := newReporter(t, "1s", 1, "a", "b")
-	r.refuse.Store(true)
+	r.answers(http.NotFound)
 	text := strings.Repeat("a long question of one tenant ", 100)
 	home := ""
 	for i := range 10 {
@@ -212,6 +214,44 @@ func TestEnginesThatTellNoTokensAreLeftAlone(t *testing.T) {
 	}
 	if n := r.tokens.Load(); n != 3 {
 		t.Errorf("an engine was asked %d times, want 3 and a pause", n)
+	}
+}
+
+// answers has the servers answer so when they are asked for tokens.
+func (r *reporter) answers(how http.HandlerFunc) { r.answer.Store(&how) }
+
+func TestAPromptThatHasNoTokensStopsNobodyElsesFromBeingRead(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]http.HandlerFunc{
+		"since it is refused": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no such role", http.StatusBadRequest) },
+		"since it is empty":   func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"count":0,"tokens":[]}`) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newReporter(t, "1s", 1, "a", "b")
+			r.answers(answer)
+			text := strings.Repeat("a long question of one tenant ", 100)
+			for range 5 {
+				r.ask("ten_a", text)
+			}
+			r.answer.Store(nil)
+			r.ask("ten_b", text)
+			if n := r.tokens.Load(); n != 6 {
+				t.Errorf("an engine was asked %d times, want for each of 6 prompts", n)
+			}
+		})
+	}
+}
+
+func TestAnAnswerLongerThanItsPromptsTokensIsNotTaken(t *testing.T) {
+	t.Parallel()
+	r := newReporter(t, "1s", 1, "a", "b")
+	r.answers(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"tokens":[1`+strings.Repeat(",1", 1<<20)+`]}`)
+	})
+	text := strings.Repeat("a long question of one tenant ", 100)
+	if d := r.ask("ten_a", text); d.InputTokens > len(text) {
+		t.Errorf("a prompt of %d bytes is taken for %d tokens", len(text), d.InputTokens)
 	}
 }
 

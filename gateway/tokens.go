@@ -21,7 +21,11 @@ import (
 )
 
 const (
-	maxTokenAnswer = 16 << 20 // bytes
+	// An engine's answer is read up to tokenAnswer bytes and so many for each of
+	// the question: each token of a text has one byte of it at least, and a
+	// template adds a few thousand.
+	tokenAnswer     = 256 << 10
+	tokenAnswerEach = 16
 	// maxTokenBlocks bounds the chains that are remembered: about 16 MB.
 	maxTokenBlocks = 1 << 21
 	// tokenFaults in a row have a pool's engines left alone, at first for
@@ -31,7 +35,12 @@ const (
 	lastTokenPause  = time.Minute
 )
 
-var errNoTokens = errors.New("no tokens in the answer")
+var (
+	errNoTokens   = errors.New("no tokens in the answer")
+	errLongAnswer = errors.New("more tokens than the prompt can have")
+	// errPrompt is the caller's doing: others' prompts may be read all the same.
+	errPrompt = errors.New("the prompt has no tokens")
+)
 
 // somewhere is a scheduler that knows an endpoint that can be asked something.
 type somewhere interface {
@@ -109,6 +118,9 @@ func (t *tokenizers) chain(ctx context.Context, p *catalogue.Pool, queue somewhe
 	if ctx.Err() != nil {
 		return nil, "left"
 	}
+	if errors.Is(err, errPrompt) {
+		return nil, "refused"
+	}
 	t.learn(p.Name, err, time.Now())
 	switch {
 	case within.Err() != nil:
@@ -167,12 +179,20 @@ func (t *tokenizers) ask(ctx context.Context, p *catalogue.Pool, target schedule
 		return nil, err
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxTokenAnswer))
+	most := tokenAnswer + tokenAnswerEach*len(body)
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, int64(most)+1))
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode != http.StatusOK {
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		return nil, fmt.Errorf("tokenize: status %d: %w", resp.StatusCode, errPrompt)
+	default:
 		return nil, fmt.Errorf("tokenize: status %d", resp.StatusCode)
+	}
+	if len(answer) > most {
+		return nil, errLongAnswer
 	}
 	return tokensIn(answer)
 }
@@ -196,6 +216,9 @@ func tokensIn(answer []byte) ([]uint64, error) {
 		default:
 			return nil, errNoTokens
 		}
+	}
+	if len(tokens) == 0 {
+		return nil, errPrompt
 	}
 	return tokens, nil
 }

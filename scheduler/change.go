@@ -89,6 +89,7 @@ func (e *Embedded) SetLoad(id string, l Load) {
 // change alters the endpoints or settings, then does what follows from it for
 // the queue.
 func (e *Embedded) change(alter func(now time.Time)) {
+	defer e.sweep()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := e.now()

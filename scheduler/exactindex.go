@@ -21,6 +21,9 @@ type exactIndex struct {
 	heads   map[uint64]exactHead
 	shelves []*exactShelf // by number; number 0 is none
 	asked   uint32        // counts the searches
+
+	dying  []*exactShelf // that are in use no more, and yet to be swept
+	cursor uint32        // where the sweep of the last of them stands; 0: it begins
 }
 
 // exactHead is the entries of one block.
@@ -72,15 +75,40 @@ func (x *exactIndex) join() *exactShelf {
 	return s
 }
 
-func (x *exactIndex) leave(s *exactShelf) {
-	x.clear(s)
-	x.shelves[s.number] = nil
+// leave takes a shelf out of use. What is on it is forgotten by sweep.
+func (x *exactIndex) leave(s *exactShelf) { x.dying, x.cursor = append(x.dying, s), 0 }
+
+// clear returns an empty shelf in place of one that is used no more.
+func (x *exactIndex) clear(s *exactShelf) *exactShelf {
+	if s.size == 0 {
+		return s
+	}
+	x.leave(s)
+	return x.join()
 }
 
-func (x *exactIndex) clear(s *exactShelf) {
-	for s.roots != 0 {
-		x.drop(s, s.roots)
+// sweep does so many steps of forgetting what is on shelves that are out of use,
+// and reports whether that is not all. A cache may have a million blocks, and
+// decisions would wait for as long as it takes to forget them at once.
+func (x *exactIndex) sweep(steps int) (more bool) {
+	for ; len(x.dying) > 0 && steps > 0; steps-- {
+		s := x.dying[len(x.dying)-1]
+		i := x.cursor
+		if i == 0 {
+			i = s.roots
+		}
+		switch {
+		case i == 0:
+			x.shelves[s.number] = nil
+			x.dying = x.dying[:len(x.dying)-1]
+		case x.at(i).child != 0:
+			x.cursor = x.at(i).child
+		default:
+			x.cursor = x.at(i).before
+			x.forget(s, i)
+		}
 	}
+	return len(x.dying) > 0
 }
 
 func (x *exactIndex) entryOf(s *exactShelf, hash uint64) uint32 {

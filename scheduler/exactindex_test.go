@@ -72,8 +72,7 @@ func TestExactIndexIsWhatTheNaiveOneIs(t *testing.T) {
 			from := rapid.IntRange(0, len(chain)-1).Draw(t, "from")
 			switch rapid.IntRange(0, 9).Draw(t, "what") {
 			case 0:
-				x.clear(shelves[i])
-				naive[i] = naiveShelf{}
+				naive[i], shelves[i] = naiveShelf{}, x.clear(shelves[i])
 			case 1:
 				x.leave(shelves[i])
 				naive[i], shelves[i] = naiveShelf{}, x.join()
@@ -93,6 +92,7 @@ func TestExactIndexIsWhatTheNaiveOneIs(t *testing.T) {
 					}
 				}
 			}
+			x.sweep(rapid.IntRange(0, 9).Draw(t, "swept"))
 			asked := tree(t)
 			x.search(asked)
 			size := 0
@@ -111,6 +111,9 @@ func TestExactIndexIsWhatTheNaiveOneIs(t *testing.T) {
 				}
 				size += s.size
 			}
+			for _, s := range x.dying {
+				size += s.size
+			}
 			if x.size != size {
 				t.Fatalf("%d entries in use, want %d", x.size, size)
 			}
@@ -118,8 +121,36 @@ func TestExactIndexIsWhatTheNaiveOneIs(t *testing.T) {
 		for _, s := range shelves {
 			x.leave(s)
 		}
+		for x.sweep(7) {
+		}
 		if x.size != 0 || len(x.heads) != 0 {
 			t.Fatalf("%d entries and %d blocks stay when all endpoints are gone", x.size, len(x.heads))
 		}
 	})
+}
+
+func TestALargeCacheIsForgottenInParts(t *testing.T) {
+	t.Parallel()
+	e := New(Config{Profile: Profile{Precise: PreciseCache{Enabled: true}}}, nil)
+	t.Cleanup(e.Close)
+	e.SetEndpoints([]Endpoint{{ID: "a"}})
+	const blocks = 10 * changesAtOnce
+	r := CacheReport{BlockTokens: 16, Clear: true}
+	for i := range uint64(blocks) {
+		r.Changes = append(r.Changes, CacheChange{Block: i + 1, Parent: i / 8 * 7})
+	}
+	e.CacheChanged("a", r)
+	p, x := e.fleet.byID["a"], &e.fleet.exact
+	had := p.cacheState().HBM
+	e.fleet.report(p, CacheReport{BlockTokens: 16, Clear: true})
+	if s := p.cacheState(); had < blocks/2 || s.HBM != 0 || s.Trust != Trusted || x.size != had {
+		t.Fatalf("of %d blocks %+v are the endpoint's and %d are kept: it has none, and decisions don't wait for that", had, s, x.size)
+	}
+	if more := x.sweep(changesAtOnce); !more || x.size < had-changesAtOnce {
+		t.Errorf("%d of %d blocks are kept after one part", x.size, had)
+	}
+	e.CacheMissed("a")
+	if x.size != 0 || len(x.dying) != 0 {
+		t.Errorf("%d blocks are kept in the end", x.size)
+	}
 }

@@ -130,7 +130,7 @@ func (f *fleet) set(endpoints []Endpoint, now time.Time) {
 	}
 	f.assign()
 	for _, p := range old {
-		p.Draining, p.ranks = true, nil
+		p.Draining, p.ranks, p.counted = true, nil, false
 		f.prefix.leave(&p.cache)
 		f.forgetReports(p)
 		if len(p.live) > 0 {

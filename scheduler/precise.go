@@ -51,6 +51,8 @@ type CacheState struct {
 }
 
 const (
+	// changesAtOnce is for how many blocks that come or go decisions wait.
+	changesAtOnce = 256
 	// enoughAnswers is how many answers trust or distrust takes.
 	enoughAnswers = 8
 	// keepAnswers is what an answer counts after the next one.
@@ -73,10 +75,10 @@ type reported struct {
 // CacheChanged takes what an endpoint's engine reported. Reports are to come in
 // the engine's order. An id that the pool lacks is ignored.
 func (e *Embedded) CacheChanged(id string, r CacheReport) {
-	const atOnce = 256 // changes for which decisions wait
+	defer e.sweep()
 	for first := true; first || len(r.Changes) > 0; first = false {
 		part := r
-		part.Changes = r.Changes[:min(len(r.Changes), atOnce)]
+		part.Changes = r.Changes[:min(len(r.Changes), changesAtOnce)]
 		part.Clear = r.Clear && first
 		r.Changes = r.Changes[len(part.Changes):]
 		e.mu.Lock()
@@ -91,10 +93,20 @@ func (e *Embedded) CacheChanged(id string, r CacheReport) {
 // forgotten, and what it reports from now on has to prove itself, or that its
 // cache is empty.
 func (e *Embedded) CacheMissed(id string) {
+	defer e.sweep()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if p := e.fleet.byID[id]; p != nil && p.reports != nil {
 		e.fleet.unlearn(p, Unproven)
+	}
+}
+
+// sweep forgets reports that count no more, part by part.
+func (e *Embedded) sweep() {
+	for more := true; more; {
+		e.mu.Lock()
+		more = e.fleet.exact.sweep(changesAtOnce)
+		e.mu.Unlock()
 	}
 }
 
@@ -109,7 +121,7 @@ func (f *fleet) report(p *endpoint, r CacheReport) {
 		p.reports = t
 	}
 	if r.Clear {
-		f.exact.clear(t.exactShelf)
+		t.exactShelf = f.exact.clear(t.exactShelf)
 		t.trust, t.good, t.bad = Trusted, 0, 0
 	}
 	if t.model = r.Model; t.trust == Rejected || len(r.Changes) == 0 {
@@ -147,7 +159,7 @@ func (f *fleet) tooMuch(p *endpoint) bool {
 // unlearn forgets what an endpoint reported.
 func (f *fleet) unlearn(p *endpoint, trust Trust) {
 	t := p.reports
-	f.exact.clear(t.exactShelf)
+	t.exactShelf = f.exact.clear(t.exactShelf)
 	t.trust, t.good, t.bad = trust, 0, 0
 	t.Dropped++
 }
