@@ -11,12 +11,49 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc/test/bufconn"
-
 	"weir/gateway"
 	"weir/gateway/catalogue"
 	"weir/scheduler/enginesim"
 )
+
+// piped is a listener in virtual time. Each of its connections is one of
+// net.Pipe, whose deadlines are off as soon as they are taken back: net/http
+// relies on that between two requests, and bufconn doesn't hold it.
+type piped struct {
+	dialled chan net.Conn
+	closed  chan struct{}
+}
+
+func (p piped) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	select {
+	case p.dialled <- theirs:
+		return ours, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Accept implements net.Listener.
+func (p piped) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.dialled:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener. It is called once.
+func (p piped) Close() error {
+	close(p.closed)
+	return nil
+}
+
+// Addr implements net.Listener.
+func (p piped) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
 // An engine that kept salts apart when it was first asked may do so no more
 // after an upgrade, or not in storage that it got since: a claim holds for a day
@@ -25,7 +62,7 @@ func TestAPoolProvesItsClaimDaily(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		engine := enginesim.New(enginesim.Config{ZeroLatency: true, Models: []string{"pub"}})
-		listener := bufconn.Listen(64 << 10)
+		listener := piped{make(chan net.Conn), make(chan struct{})}
 		server := &http.Server{Handler: engine, ReadHeaderTimeout: time.Minute}
 		var running sync.WaitGroup
 		running.Go(func() { _ = server.Serve(listener) })
@@ -42,7 +79,7 @@ models: [{name: pub, operations: [chat], routes: [{pool: p}]}]
 		fleet := gateway.NewFleet(slog.New(slog.DiscardHandler), source, nil)
 		g := gateway.New(slog.New(slog.DiscardHandler), gateway.Deps{Catalogue: source, Pools: fleet}, gateway.Config{
 			SaltSecret: []byte("salt"),
-			Dial:       func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) },
+			Dial:       listener.dial,
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		running.Go(func() { _ = g.WatchIsolation(ctx) })
