@@ -64,6 +64,7 @@ func (q *sharedQueue) schedule(ctx context.Context, r scheduler.Request, standIn
 		}
 		return next.Schedule(ctx, r)
 	}
+	began := time.Now()
 	lease, err := q.ask(ctx, r)
 	if err == nil {
 		return lease, nil // which leaves when it ends
@@ -77,7 +78,25 @@ func (q *sharedQueue) schedule(ctx context.Context, r scheduler.Request, standIn
 		return nil, err
 	}
 	q.stoodIn.Add(1)
-	return standIn.Schedule(ctx, r)
+	return standIn.Schedule(ctx, waitedSince(began, r))
+}
+
+// waitedSince is a request that has waited since began: it keeps its place, and
+// the rest of its time.
+func waitedSince(began time.Time, r scheduler.Request) scheduler.Request {
+	waited := time.Since(began)
+	if waited < time.Millisecond { // it didn't: nobody answered at once
+		return r
+	}
+	if r.QueuedAt.IsZero() {
+		r.QueuedAt = began
+	}
+	if r.TTL > 0 {
+		if r.TTL -= waited; r.TTL <= 0 {
+			r.TTL = -1
+		}
+	}
+	return r
 }
 
 // ask asks the shared scheduler, and remembers what came of it.

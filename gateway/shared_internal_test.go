@@ -5,10 +5,12 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"weir/gateway/catalogue"
 	"weir/scheduler"
+	"weir/scheduler/llmd"
 	"weir/tenants"
 )
 
@@ -52,6 +54,48 @@ func TestWhereASharedSchedulerMaySend(t *testing.T) {
 	known.SetEndpoints(nil)
 	if _, ok := d.find("b.test:443"); ok {
 		t.Error("an endpoint that has left is still a destination")
+	}
+}
+
+// remoteThat is a shared scheduler that answers in one way; only Schedule counts.
+type remoteThat func(scheduler.Request) error
+
+func (r remoteThat) Schedule(_ context.Context, asked scheduler.Request) (scheduler.Lease, error) {
+	return nil, r(asked)
+}
+func (remoteThat) Close() {}
+func (remoteThat) Wait()  {}
+
+func TestWhoStandsInTakesOverAsTheRequestStands(t *testing.T) {
+	t.Parallel()
+	undecided := &scheduler.Refusal{Reason: scheduler.NoEndpoints, Err: llmd.ErrNoScheduler}
+	for name, c := range map[string]struct {
+		lost, ttl, want time.Duration // the wait for a scheduler; the request's limit, and what is left of it
+	}{
+		"nobody answers, which is known":  {0, 5 * time.Second, 5 * time.Second},
+		"a scheduler was lost meanwhile":  {2 * time.Second, 5 * time.Second, 3 * time.Second},
+		"for as long as it wants to wait": {5 * time.Second, 5 * time.Second, -1},
+		"without a limit":                 {2 * time.Second, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var got scheduler.Request
+				began := time.Now()
+				full := &scheduler.Refusal{Reason: scheduler.PoolFull}
+				q := &sharedQueue{idle: make(chan struct{}), objectives: &objectives{}}
+				q.remote = remoteThat(func(scheduler.Request) error { synctest.Sleep(c.lost); return undecided })
+				q.standIn = remoteThat(func(r scheduler.Request) error { got = r; return full })
+				before := &sharedQueue{idle: make(chan struct{}), standIn: remoteThat(nil)}
+				before.retire(q) // whoever still asks it is asked for the same plan
+				if _, err := (standingIn{before}).Schedule(t.Context(), scheduler.Request{ID: "r.1", TTL: c.ttl}); !errors.Is(err, full) {
+					t.Fatalf("got %v", err)
+				}
+				if got.TTL != c.want || got.QueuedAt.IsZero() != (c.lost == 0) || c.lost > 0 && !got.QueuedAt.Equal(began) {
+					t.Errorf("it was asked with %v left, queued at %v; want %v, %v", got.TTL, got.QueuedAt, c.want, began)
+				}
+			})
+		})
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // The kinds of a pool's scheduler. One that is embedded lives in each replica;
@@ -60,6 +61,7 @@ const (
 	maxEPPs         = 8
 	maxDestinations = 1000
 	maxPEM          = 64 << 10
+	maxSharedWait   = 10 * time.Minute // as scheduler/llmd has it
 )
 
 // objectiveName is what Kubernetes lets an object be called.
@@ -128,6 +130,9 @@ func (p *Pool) validateShared(c *complaints, bands []Band) {
 	}
 	if s.ConfigFile != "" {
 		c.add("%s: config_file sets an embedded scheduler: a shared one has its own", who)
+	}
+	if s.QueueTTL > maxSharedWait {
+		c.add("%s: queue_ttl: for a shared scheduler's answer replicas wait %v at most", who, maxSharedWait)
 	}
 	if p.Scaling != nil {
 		c.add("%s: a shared scheduler keeps its queue to itself: leave scaling out and let the autoscaler read the scheduler's own metrics", who)

@@ -75,6 +75,7 @@ func TestASharedSchedulerThatMakesNoSenseIsRefused(t *testing.T) {
 		"a certificate without its key":         {epp, epp + `, tls: {cert_file: x}`, "go together"},
 		"a token in the clear":                  {epp, epp + `, objectives_url: "http://kube/x"`, "a token goes there"},
 		"a document for somebody else":          {epp, epp + `, config_file: x.yaml`, "a shared one has its own"},
+		"a wait that no replica waits":          {epp, epp + `, queue_ttl: 15m`, "10m0s at most"},
 		"a scaler without a queue":              {"    scheduler: {", "    scaling: {max: 3}\n    scheduler: {", "leave scaling out"},
 		"a spill that nobody can tell":          {"{pool: gpu}", "{pool: gpu, spill_when: {wait: 1s}}", "leave spill_when out"},
 		"a scheduler of ours with objectives":   {"kind: llm-d,", "kind: weir,", "knows the bands"},

@@ -26,11 +26,8 @@ type caller struct {
 func (s *Server) caller(ctx context.Context) (caller, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	c := caller{own: slices.Contains(md.Get(extproc.GatewayKey), "1")}
-	switch {
-	case c.own && !proven(ctx):
+	if c.own && !proven(ctx) {
 		return caller{}, status.Error(codes.PermissionDenied, "a gateway must present a client certificate, or be on this machine")
-	case !c.own && s.cfg.RequireGateway:
-		return caller{}, status.Error(codes.PermissionDenied, "only gateways may call")
 	}
 	named := md.Get(extproc.PoolKey)
 	if len(named) > 0 {

@@ -38,8 +38,6 @@ type Config struct {
 	// Epoch numbers the times that somebody became primary, as "name/number" in
 	// extproc.EpochHeader; nil, or "": there are none.
 	Epoch func() string
-	// RequireGateway refuses streams that don't come from a gateway of ours.
-	RequireGateway bool
 
 	MaxStreams int           // at once (20,000)
 	MaxBody    int64         // bytes of one request (32 MiB)

@@ -41,7 +41,7 @@ func (p *proxy) outcome(o scheduler.Outcome) {
 
 func TestAGatewaysFactsReportsAndOutcomeCount(t *testing.T) {
 	t.Parallel()
-	s, w := watched(t, epp.Config{RequireGateway: true})
+	s, w := watched(t, epp.Config{})
 	p := s.open(t, extproc.GatewayKey, "1")
 	before := time.Now()
 	p.chat("r.2", append(pairsOf(facts()), extproc.FairnessID, "flow")...)

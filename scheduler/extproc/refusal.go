@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	reasonHeader   = "x-weir-reason" // the exact scheduler.Reason, which a picker's own words can't tell
 	waitedRefusal  = "x-weir-waited"
 	maxErrorBody   = 64 << 10
 	maxSaid        = 256
@@ -43,7 +42,7 @@ func Refuse(r *scheduler.Refusal) *extprocv3.ImmediateResponse {
 	var h Headers
 	h.Add(ContentType, "application/json")
 	h.Add(DroppedReason, reason)
-	h.Add(reasonHeader, string(r.Reason))
+	h.Add(ReasonHeader, string(r.Reason))
 	if r.Waited {
 		h.Add(waitedRefusal, "1")
 	}
@@ -101,7 +100,7 @@ func ReadRefusal(m *extprocv3.ImmediateResponse) *scheduler.Refusal {
 		Message: message(m.GetBody()),
 	}
 	r := &scheduler.Refusal{Reason: reasonOf(said), Err: said}
-	if own := scheduler.Reason(GetSet(m.GetHeaders(), reasonHeader)); known(own) {
+	if own := scheduler.Reason(GetSet(m.GetHeaders(), ReasonHeader)); known(own) {
 		r.Reason = own
 	}
 	r.Waited = r.Reason == scheduler.QueueTimeout || GetSet(m.GetHeaders(), waitedRefusal) == "1"

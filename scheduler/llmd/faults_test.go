@@ -11,8 +11,6 @@ import (
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"weir/scheduler"
 	"weir/scheduler/extproc"
@@ -186,10 +184,9 @@ func TestDroppedEventsLeaveTheUsage(t *testing.T) {
 
 // pickers gives out one after the other, each failure the next.
 type pickers struct {
-	conns   []grpc.ClientConnInterface
-	at      int
-	err     error
-	reports []error
+	conns []grpc.ClientConnInterface
+	at    int
+	err   error
 }
 
 func (p *pickers) pick() (llmd.Peer, error) {
@@ -207,7 +204,6 @@ type counted struct {
 func (c *counted) Conn() grpc.ClientConnInterface { return c.all.conns[c.i] }
 func (c *counted) Name() string                   { return "picker" }
 func (c *counted) Report(err error) {
-	c.all.reports = append(c.all.reports, err)
 	if err != nil {
 		c.all.at = (c.i + 1) % len(c.all.conns)
 	}
@@ -293,21 +289,6 @@ func TestARequestsOwnTimeLimitHoldsWhileTheSchedulerIsAway(t *testing.T) {
 			}
 		})
 	}
-}
-
-// That a picker accepts and never answers is told to who chooses pickers, though
-// the stream's own error is only that the client gave up.
-func TestAPickerThatSaysNothingIsToldOn(t *testing.T) {
-	t.Parallel()
-	list := &pickers{}
-	alone(t, eppsim.Config{}, llmd.Config{Picker: list.pick, Patience: -1}, func(t *testing.T, c *llmd.Client, s served) {
-		list.conns = []grpc.ClientConnInterface{s.conn}
-		s.Script(eppsim.Silence(eppsim.Queued))
-		refused(t, c, scheduler.Request{ID: "r.1", Body: body(1)})
-		if len(list.reports) != 1 || status.Code(list.reports[0]) == codes.Canceled || list.reports[0] == nil {
-			t.Errorf("told were %v", list.reports)
-		}
-	})
 }
 
 func TestTheTimeToComeBackFollowsTheWaits(t *testing.T) {

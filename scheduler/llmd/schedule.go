@@ -141,9 +141,7 @@ func transport(wait context.Context, err error) error {
 	switch {
 	case refused && refusal.Reason != scheduler.ShuttingDown, errors.Is(err, ErrForeign):
 		return nil
-	case errors.Is(context.Cause(wait), errSilent):
-		return errSilent // the stream's own error is that we left
-	case wait.Err() != nil:
+	case wait.Err() != nil && !errors.Is(context.Cause(wait), errSilent): // a long wait proves nothing: that we left it counts neither way
 		return nil
 	default:
 		return err
