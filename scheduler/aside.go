@@ -15,8 +15,8 @@ import (
 // it.
 //
 // It is bounded: a request stands aside for asideFor at most, or half of the time
-// that it may wait, and then takes its turn whatever it drives out. While it
-// stands aside it is in no queue, so that nobody is held by it.
+// that it may wait, or in which its first token is wanted, and then takes its
+// turn whatever it drives out. While it stands aside it is in no queue, so that nobody is held by it.
 const (
 	// asideFrom is from how many tokens on, that others are expected to come back
 	// for, a request stands aside: half a second of an engine's work.
@@ -53,13 +53,16 @@ func (e *Embedded) standsAside(c *choice, b *band, f *flow, r *Request, entered,
 	if _, full := e.queues.full(b, f, int64(len(r.Body))); full {
 		return false
 	}
-	return now.Before(e.patience(b, r.TTL, entered))
+	return now.Before(e.patience(b, r, entered))
 }
 
 // patience is until when a request may stand aside.
-func (e *Embedded) patience(b *band, ttl time.Duration, entered time.Time) time.Time {
+func (e *Embedded) patience(b *band, r *Request, entered time.Time) time.Time {
 	until := entered.Add(asideFor)
-	if deadline := e.deadline(b, ttl, entered); !deadline.IsZero() {
+	if b.cfg.Ordering == SLODeadline && r.TTFT > 0 {
+		until = earlier(until, entered.Add(r.TTFT/2))
+	}
+	if deadline := e.deadline(b, r.TTL, entered); !deadline.IsZero() {
 		until = earlier(until, entered.Add(deadline.Sub(entered)/2))
 	}
 	return until
@@ -79,7 +82,7 @@ func (e *Embedded) rejoin(now time.Time) {
 	var next *waiter
 	for _, w := range slices.Clone(e.queues.aside) {
 		switch {
-		case e.queues.busyBelow(w.band), !now.Before(e.patience(w.band, w.request.TTL, w.entered)):
+		case e.queues.busyBelow(w.band), !now.Before(e.patience(w.band, &w.request, w.entered)):
 			e.queues.rejoin(w)
 		case next == nil, w.asideBefore(next):
 			next = w

@@ -122,6 +122,7 @@ func TestWhoDoesNotStandAside(t *testing.T) {
 	}{
 		{"a session of the only band does", scheduler.Config{TTL: -1}, false, func(*scheduler.Request) {}, time.Minute},
 		{"who may wait for less, for half of that", scheduler.Config{TTL: -1}, false, func(r *scheduler.Request) { r.TTL = 20 * time.Second }, 10 * time.Second},
+		{"whose first token is wanted sooner, for half of that", scheduler.Config{TTL: -1, DefaultBand: scheduler.BandConfig{Ordering: scheduler.SLODeadline}}, false, func(r *scheduler.Request) { r.TTFT = 8 * time.Second }, 4 * time.Second},
 		{"who may not wait", scheduler.Config{TTL: -1}, false, func(r *scheduler.Request) { r.TTL = -1 }, 0},
 		{"a retry", scheduler.Config{TTL: -1}, false, func(r *scheduler.Request) { r.QueuedAt = time.Now() }, 0},
 		{"who has a reservation", scheduler.Config{TTL: -1}, false, func(r *scheduler.Request) { r.Reserved = 1_000_000 }, 0},
