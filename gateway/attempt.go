@@ -83,6 +83,9 @@ func (x *exchange) forward(ctx context.Context, trip *upstream.Trip) *Error {
 	defer resp.Body.Close()
 	if l, ok := gatewayLeaseOf(x.lease); ok {
 		l.answered(resp)
+		if resp.StatusCode == http.StatusOK { // until then it may have waited there, and nobody pays for that
+			x.dispatched()
+		}
 	}
 	x.lease.Observe(scheduler.Progress{Kind: scheduler.HeadersReceived, Status: resp.StatusCode})
 	switch {
@@ -126,8 +129,8 @@ func (x *exchange) post(ctx context.Context, w *watch, trip *upstream.Trip) (*ht
 	}
 	trip.OnConnect = func() {
 		w.wait(FirstByteLimit, x.times.FirstByte)
-		if x.trace != nil {
-			x.trace.dispatched.Store(true)
+		if _, waits := gatewayLeaseOf(x.lease); !waits {
+			x.dispatched()
 		}
 	}
 	failure := &Error{Cause: Internal, Err: errNoTarget} // never: an attempt has targets
@@ -149,6 +152,13 @@ func (x *exchange) post(ctx context.Context, w *watch, trip *upstream.Trip) (*ht
 		}
 	}
 	return nil, failure
+}
+
+// dispatched notes that a model server has the request.
+func (x *exchange) dispatched() {
+	if x.trace != nil {
+		x.trace.dispatched.Store(true)
+	}
 }
 
 // destination is where the attempt goes, and with which body.

@@ -1,13 +1,17 @@
 package gateway_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -227,4 +231,53 @@ func TestAPoolThatIsPutBehindAGatewayWatchesNoEngines(t *testing.T) {
 	}
 	r.shelf.put(t, gatewayPool(startEnvoy(t)))
 	until(t, "nothing is watched", func() bool { return len(r.fleet.Pools()["main"].State.Endpoints) == 0 })
+}
+
+// A request may wait behind a gateway: should this process die then, nobody can
+// know that a model server had it, and nobody pays for it.
+func TestWhatWaitsBehindAGatewayCountsAsUnsent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir, w, house := t.TempDir(), newWire(), build(t, nil)
+		journaled(t, dir)(house)
+		var seen []bool
+		look := func() {
+			for _, in := range journalOf(t, dir) {
+				seen = append(seen, in.Dispatched)
+			}
+		}
+		const pause = 1100 * time.Millisecond // one checkpoint
+		server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			synctest.Sleep(pause)
+			look()
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprint(w, `data: {"id":"c","model":"sim","choices":[{"index":0,"delta":{"content":"one"}}]}`+"\n\n")
+			w.(http.Flusher).Flush()
+			synctest.Sleep(pause)
+			look()
+			servedWith(bypass, "")(w)
+		})}
+		var running sync.WaitGroup
+		running.Go(func() { _ = server.Serve(w) })
+		source := newShelf(t, `{name: main, endpoints: [{id: gw, url: "http://gw.test"}], scheduler: {kind: llm-d-http}}`)
+		fleet := gateway.NewFleet(slog.New(slog.DiscardHandler), source, nil)
+		house.config.Dial = w.dial
+		g := gateway.New(slog.New(slog.DiscardHandler), gateway.Deps{
+			Catalogue: source, Limits: house.limits, Intents: house.limits, Pools: fleet, Receipts: house.ledger,
+		}, house.config)
+		ctx, cancel := context.WithCancel(t.Context())
+		running.Go(func() { _ = g.Checkpoint(ctx) })
+		call := house.call(func(c *gateway.Call) { c.Stream = true })
+		if err := g.Run(t.Context(), call, &caller{}); err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(seen, []bool{false, true}) {
+			t.Errorf("dispatched, while it waits and while it is answered: %v", seen)
+		}
+		cancel()
+		g.Close()
+		fleet.Close()
+		_ = server.Close()
+		running.Wait()
+	})
 }

@@ -3,7 +3,6 @@ package gateway_test
 import (
 	"context"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -16,45 +15,6 @@ import (
 	"weir/scheduler/enginesim"
 )
 
-// piped is a listener in virtual time. Each of its connections is one of
-// net.Pipe, whose deadlines are off as soon as they are taken back: net/http
-// relies on that between two requests, and bufconn doesn't hold it.
-type piped struct {
-	dialled chan net.Conn
-	closed  chan struct{}
-}
-
-func (p piped) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	ours, theirs := net.Pipe()
-	select {
-	case p.dialled <- theirs:
-		return ours, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// Accept implements net.Listener.
-func (p piped) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.dialled:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close implements net.Listener. It is called once.
-func (p piped) Close() error {
-	close(p.closed)
-	return nil
-}
-
-// Addr implements net.Listener.
-func (p piped) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
-
 // An engine that kept salts apart when it was first asked may do so no more
 // after an upgrade, or not in storage that it got since: a claim holds for a day
 // from each probe, and ends with the first that refutes it.
@@ -62,7 +22,7 @@ func TestAPoolProvesItsClaimDaily(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		engine := enginesim.New(enginesim.Config{ZeroLatency: true, Models: []string{"pub"}})
-		listener := piped{make(chan net.Conn), make(chan struct{})}
+		listener := newWire() // whose deadlines are off once they are taken back, as net/http wants it
 		server := &http.Server{Handler: engine, ReadHeaderTimeout: time.Minute}
 		var running sync.WaitGroup
 		running.Go(func() { _ = server.Serve(listener) })
