@@ -40,7 +40,7 @@ type Config struct {
 	Epoch func() string
 
 	MaxStreams int           // at once (20,000)
-	MaxBody    int64         // bytes of one request (32 MiB)
+	MaxBody    int64         // bytes of one request of a proxy's (32 MiB)
 	MaxBodies  int64         // bytes of all requests that are being read or wait (1 GiB)
 	Evicting   time.Duration // how long a request that lost its endpoint may take to end (10 s)
 	Now        func() time.Time

@@ -72,6 +72,25 @@ func TestAGatewaysFactsReportsAndOutcomeCount(t *testing.T) {
 	}
 }
 
+// What a gateway sends is longer than what its caller sent: an earlier turn, a
+// salt. Refused for that, the call would fail each time.
+func TestAGatewaysBodiesAreBoundedByTheirSumAlone(t *testing.T) {
+	t.Parallel()
+	s := serve(t, 9, scheduler.Config{}, epp.Config{MaxBody: 20, MaxBodies: 40}) // one chat has 27 bytes
+	p := s.open(t, extproc.GatewayKey, "1")
+	p.chat("r.1", pairsOf(facts())...)
+	p.told()
+	p.outcome(scheduler.Outcome{})
+	if err := p.end(); err != nil {
+		t.Error(err)
+	}
+	p = s.open(t, extproc.GatewayKey, "1")
+	p.request(`{"messages":"`+string(make([]byte, 40))+`"}`, 10, pairsOf(facts())...)
+	if got := p.refused(); got.reason != string(scheduler.PoolFull) {
+		t.Errorf("more than all bodies may be got %+v", got)
+	}
+}
+
 // A gateway that lost its connection sends the request again, and may be faster
 // than the news of the loss.
 func TestAGatewaysRequestThatComesAgainTakesThePlaceOfTheLostOne(t *testing.T) {
