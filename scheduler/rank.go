@@ -1,6 +1,9 @@
 package scheduler
 
-import "strconv"
+import (
+	"slices"
+	"strconv"
+)
 
 // RankHeader tells a server of several data-parallel ranks which one is to take
 // the request. The name is vLLM's.
@@ -25,6 +28,9 @@ func PlaceName(id string, rank int) string { return id + "#" + strconv.Itoa(rank
 func (f *fleet) join(ranks []*endpoint) {
 	first := ranks[0]
 	f.byID[first.ID] = first
+	if t := first.trial; t != nil && !slices.ContainsFunc(ranks, func(p *endpoint) bool { return p.has(t) }) {
+		first.trial = nil // it is on a rank that is no more, and its end will not be told here
+	}
 	if len(ranks) == 1 {
 		first.name, first.ranks = first.ID, nil
 		first.targets = []Target{{Endpoint: first.ID, URL: first.URL}}
@@ -39,6 +45,12 @@ func (f *fleet) join(ranks []*endpoint) {
 			f.byID[p.name] = p
 		}
 	}
+}
+
+// has reports whether the lease is live there.
+func (p *endpoint) has(l *lease) bool {
+	_, live := p.live[l]
+	return live
 }
 
 // divided is the part of one of so many ranks in what their server says of all

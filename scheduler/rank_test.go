@@ -154,3 +154,29 @@ func TestAnEndpointMayGetMoreRanksAndLoseThem(t *testing.T) {
 	}
 	audit(t, e)
 }
+
+func TestATrialOnARankThatIsNoMoreEndsWithTheRank(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := judged(t, scheduler.Config{TTL: time.Minute, NoEndpointTTL: time.Minute, Breaker: scheduler.Breaker{Faults: 1, Backoff: time.Second, MaxBackoff: time.Second}}, ranked(2, 4))
+		l := take(t, e, of("f"))
+		for tries := 0; ; tries++ {
+			l.End(scheduler.Outcome{Result: scheduler.EndpointFault})
+			a := <-send(t.Context(), e, of("f")) // the trial of an open circuit
+			if l = a.lease; a.err != nil || tries > 10 {
+				t.Fatalf("no trial on rank 1: %v", a.err)
+			}
+			if rankOf(l) == "1" {
+				break
+			}
+		}
+		e.SetEndpoints([]scheduler.Endpoint{ranked(1, 4)})
+		l.End(scheduler.Outcome{Result: scheduler.Abandoned})
+		if a := <-send(t.Context(), e, of("f")); a.err != nil || a.after > 2*time.Second {
+			t.Errorf("after the trial's end: %v after %s, want another trial", a.err, a.after)
+		} else {
+			a.lease.End(scheduler.Outcome{Result: scheduler.Completed})
+		}
+		audit(t, e)
+	})
+}
