@@ -222,7 +222,7 @@ func (r *Redis) ask(ctx context.Context, req *Request, g *group) ([]int64, error
 		args = append(args, g.intent.encode())
 		err = r.index.add(call, r.client, g.tenant, g.intent.Replica)
 	}
-	a := &asking{keys: g.keys(), args: args}
+	a := &asking{keys: g.keys(), args: args, err: errUnasked}
 	if err == nil {
 		err = r.asks.do(call, a)
 	}

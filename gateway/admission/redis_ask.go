@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"errors"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -9,6 +10,9 @@ import (
 // askBatch is how many admissions share a round trip at most: Redis serves
 // nobody else while it runs a script.
 const askBatch = 64
+
+// errUnasked is the error of an admission that nobody came to ask for.
+var errUnasked = errors.New("admission: not asked")
 
 // asking is one admission that Redis is asked for.
 type asking struct {
@@ -28,8 +32,8 @@ func (r *Redis) askTogether(ctx context.Context, batch []*asking) {
 		r.loaded.Store(false)
 		err = r.askOnce(ctx, batch)
 	}
-	for _, a := range batch {
-		if a.err == nil {
+	if err != nil {
+		for _, a := range batch {
 			a.err = err
 		}
 	}
