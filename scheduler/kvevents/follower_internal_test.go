@@ -42,7 +42,9 @@ func TestASourceThatIsGoneForLongIsNotTakenAtItsLastWord(t *testing.T) {
 		began := time.Now()
 		<-time.After(time.Hour)
 		stop()
-		<-done
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 		if len(feed.missed) != 1 {
 			t.Fatalf("it was said %d times that something was missed, want once", len(feed.missed))
 		}
