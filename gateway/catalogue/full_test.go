@@ -218,6 +218,9 @@ func TestARefusedDocumentChangesNothing(t *testing.T) {
 		"one server as two endpoints": {
 			text: `pools: [{name: gpu, endpoints: [{id: a, url: "http://h:1"}, {id: b, url: "http://h:1"}]}]`, want: "one server is one endpoint",
 		},
+		"an id like that of a rank": {
+			text: `pools: [{name: gpu, endpoints: [{id: "a#1", url: "http://h:1"}]}]`, want: "an id has no #",
+		},
 	} {
 		_, err := catalogue.Apply(t.Context(), db.App, parse(t, "apiVersion: weir/v1\n"+tc.text+"\n"), catalogue.Options{Prune: tc.prune})
 		if err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -88,6 +88,9 @@ func (d *Document) validatePools(c *complaints) map[string]bool {
 		ids, urls := map[string]bool{}, map[string]bool{}
 		for _, e := range p.Endpoints {
 			c.name("pool "+p.Name+": endpoint", e.ID, ids)
+			if strings.Contains(e.ID, "#") {
+				c.add("pool %s: endpoint %s: an id has no #, which leads to the number of a rank", p.Name, e.ID)
+			}
 			e.validatePlace(c, p.Name)
 			e.validateTraits(c, "pool "+p.Name+": endpoint "+e.ID)
 			if urls[e.URL] {
