@@ -62,6 +62,10 @@ func printExplanation(out io.Writer, e *billing.Explanation) error {
 	fmt.Fprintf(w, "times\tstarted %s, queued %s, first token after %s, ended after %s\n",
 		r.StartedAt.Format(time.RFC3339Nano), round(r.QueueTime), round(r.TTFT), round(r.Duration))
 	fmt.Fprintf(w, "usage\t%s\n", describeSource(r.UsageSource))
+	if t := r.CachedTiers; t != nil {
+		fmt.Fprintf(w, "cached\t%d tokens in the accelerator's memory, %d in the host's, %d in storage\n",
+			t.Device(r.Usage.InputCached), t.Host, t.Storage)
+	}
 	fmt.Fprintf(w, "settled\t%s by the %s, billing %s\n",
 		r.SettledAt.Format(time.RFC3339Nano), cmp.Or(r.SettledBy, billing.ByGateway), cmp.Or(r.Mode, billing.ModeOff))
 	if err := w.Flush(); err != nil {

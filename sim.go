@@ -67,7 +67,7 @@ It has no model: its text is made of random words, and it says that it is simula
 	f.StringVar(&events, "kv-events", "", "publish what happens in the cache, as vLLM does: tcp://127.0.0.1:5557; further ranks at the ports after it")
 	f.StringVar(&replay, "kv-replay", "", "send again what was missed of it: tcp://127.0.0.1:5558; further ranks at the ports after it")
 	f.IntVar(&cfg.ContextLength, "context-length", 0, "tokens of prompt and answer together (default 32768)")
-	f.StringVar((*string)(&cfg.MetricNames), "metric-names", string(enginesim.VLLM), "whose names its metrics have: vllm or sglang")
+	f.StringVar((*string)(&cfg.MetricNames), "metric-names", string(enginesim.VLLM), "whose names its metrics have: vllm or sglang, which also tells cached tokens by tier where a request asks for that")
 	f.StringVar((*string)(&cfg.Priorities), "priorities", "", "what it makes of the priority of requests: lower-first, higher-first or ignored (default: it refuses them)")
 	f.StringVar(&cfg.Role, "role", "", "decode and prefill-decode have a sidecar, which has the server that x-prefiller-host-port names compute a prompt; prefill and none don't")
 	f.StringVar(&cfg.Revision, "revision", "", "caches of servers of another revision are refused")

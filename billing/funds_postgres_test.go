@@ -20,7 +20,8 @@ type replica struct {
 	*Funds
 
 	settler *Settler
-	listens chan struct{} // closed when it hears of recalls
+	listens chan struct{} // closed when it hears of recalls for the first time
+	heard   sync.Once     // it listens anew where it lost its connection
 	settled func()        // ends what runs of the settler alone
 	stop    func()
 }
@@ -36,7 +37,7 @@ func (r *replica) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQ
 // TraceQueryEnd implements pgx.QueryTracer.
 func (r *replica) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryEndData) {
 	if sql, _ := ctx.Value(traced{}).(string); q.Err == nil && sql == "LISTEN "+recallChannel {
-		close(r.listens)
+		r.heard.Do(func() { close(r.listens) })
 	}
 }
 

@@ -323,6 +323,37 @@ func TestThePreviousVersionGoesOnSettling(t *testing.T) {
 	}
 }
 
+// The one before this one books money already: what it books must be the same.
+func TestTheVersionWithoutTiersGoesOnBooking(t *testing.T) {
+	t.Parallel()
+	m := newMoney(t)
+	m.credit("paid", 100_000, "top-up")
+	conn, err := m.db.Worker.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	types, err := conn.Conn().LoadTypes(t.Context(), []string{"weir_receipt_money", "_weir_receipt_money"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Conn().TypeMap().RegisterTypes(types)
+	r := testReceipt("req_1")
+	r.Mode = ModeEnforce
+	for _, want := range []int{1, 0} { // it is sent twice
+		var done settled
+		if err := done.scan(conn.QueryRow(t.Context(), `SELECT stored, overspent_nano FROM weir_settle_money($1)`, receiptRows{{&r}})); err != nil || len(done.stored) != want {
+			t.Fatal(done, err)
+		}
+	}
+	if left := m.balance("ten_a"); left != 100_000-r.CostNano {
+		t.Errorf("%d are left, want what the receipt cost to be gone once", left)
+	}
+	if n := count(t, m.db, `ledger_txn IS NOT NULL AND cached_host IS NULL AND cached_storage IS NULL AND outcome = 'completed' AND settled_by = 'gateway'`); n != 1 {
+		t.Errorf("%d booked receipts, want 1", n)
+	}
+}
+
 func TestASpooledReceiptIsBookedWhenItIsReplayed(t *testing.T) {
 	t.Parallel()
 	m := newMoney(t)

@@ -409,7 +409,7 @@ func TestASpooledReceiptThatPostgresRefusesDoesNotHoldUpTheOthers(t *testing.T) 
 func TestAWorkerWithoutTheFunctionSpoolsInsteadOfRefusing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	exec(t, db, `REVOKE EXECUTE ON FUNCTION weir_settle_money FROM weir_worker`)
+	exec(t, db, `REVOKE EXECUTE ON FUNCTION weir_settle_tiered FROM weir_worker`)
 	s := testSettler(t, db.Worker, testSpool(t, t.TempDir(), 0), SettleConfig{Retry: 10 * time.Millisecond})
 	background(t, s)
 	if err := s.Settle(t.Context(), testReceipt("req_1"), nil); err != nil {
@@ -418,7 +418,7 @@ func TestAWorkerWithoutTheFunctionSpoolsInsteadOfRefusing(t *testing.T) {
 	if !s.Away() {
 		t.Error("not away")
 	}
-	exec(t, db, `GRANT EXECUTE ON FUNCTION weir_settle_money TO weir_worker`)
+	exec(t, db, `GRANT EXECUTE ON FUNCTION weir_settle_tiered TO weir_worker`)
 	eventually(t, "the receipt is stored", func() bool { return s.Spooled() == 0 })
 	if n := count(t, db, "true"); n != 1 {
 		t.Errorf("%d receipts, want 1", n)

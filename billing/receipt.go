@@ -3,6 +3,7 @@
 package billing
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -33,8 +34,9 @@ type Receipt struct {
 
 	Usage        Usage       `json:"usage"`
 	UsageSource  UsageSource `json:"usage_source"`
-	PriceVersion int64       `json:"price_version"` // 0: the model had no price
-	CostNano     int64       `json:"cost_nano"`     // nano-USD, rounded once
+	CachedTiers  *CacheTiers `json:"cached_tiers,omitempty"` // parts of the cached input; nil: the engine didn't say
+	PriceVersion int64       `json:"price_version"`          // 0: the model had no price
+	CostNano     int64       `json:"cost_nano"`              // nano-USD, rounded once
 
 	StartedAt time.Time     `json:"started_at"`
 	QueueTime time.Duration `json:"queue_time"` // in the scheduler's queue, all attempts
@@ -70,7 +72,7 @@ func (r *Receipt) Validate() error {
 			return fmt.Errorf("%w %s: a text is too long or not plain UTF-8", ErrReceipt, r.RequestID)
 		}
 	}
-	if err := r.Usage.Validate(); err != nil {
+	if err := cmp.Or(r.Usage.Validate(), r.CachedTiers.validate(r.Usage.InputCached)); err != nil {
 		return fmt.Errorf("%w %s: %w", ErrReceipt, r.RequestID, err)
 	}
 	switch {

@@ -54,7 +54,8 @@ func Receipts(ctx context.Context, q Querier, tenant string, f Filter) (Page, er
 			input_uncached, input_cached, output, reasoning,
 			usage_source, price_version, cost_nano,
 			started_at, queue_us, ttft_us, duration_us, outcome, settled_at,
-			saved_nano, mode, settled_by, coalesce(ledger_txn, 0)
+			saved_nano, mode, settled_by, coalesce(ledger_txn, 0),
+			cached_host, cached_storage
 		FROM receipts
 		WHERE tenant_id = $1
 			AND ($2 = '' OR request_id = $2 AND settled_at = (
@@ -91,6 +92,7 @@ func orNull(t time.Time) *time.Time {
 
 func scanSettled(row pgx.CollectableRow) (s Settled, err error) {
 	var queue, ttft, duration int64
+	var host, storage *int64
 	err = row.Scan(
 		&s.RequestID, &s.ClientRequestID, &s.Tenant, &s.Project, &s.Key,
 		&s.Operation, &s.Model, &s.Pool, &s.Endpoint, &s.Attempts, &s.Stream,
@@ -98,7 +100,9 @@ func scanSettled(row pgx.CollectableRow) (s Settled, err error) {
 		&s.Usage.InputUncached, &s.Usage.InputCached, &s.Usage.Output, &s.Usage.Reasoning,
 		&s.UsageSource, &s.PriceVersion, &s.CostNano,
 		&s.StartedAt, &queue, &ttft, &duration, &s.Outcome, &s.SettledAt,
-		&s.SavedNano, &s.Mode, &s.SettledBy, &s.LedgerTxn)
+		&s.SavedNano, &s.Mode, &s.SettledBy, &s.LedgerTxn,
+		&host, &storage)
+	s.CachedTiers = tiersOf(host, storage)
 	s.QueueTime = time.Duration(queue) * time.Microsecond
 	s.TTFT = time.Duration(ttft) * time.Microsecond
 	s.Duration = time.Duration(duration) * time.Microsecond

@@ -11,18 +11,18 @@ import (
 
 // settleSQL takes receiptRows and returns the request ids that were new, and by
 // how many nano-USD tenants spent more than they had.
-const settleSQL = `SELECT stored, overspent_nano FROM weir_settle_money($1)`
+const settleSQL = `SELECT stored, overspent_nano FROM weir_settle_tiered($1)`
 
-// receiptRows is a batch as weir_settle_money takes it: an array of
-// weir_receipt_money.
+// receiptRows is a batch as weir_settle_tiered takes it: an array of
+// weir_receipt_tiered.
 type receiptRows = pgtype.FlatArray[receiptRow]
 
-// receiptRow is one weir_receipt_money.
+// receiptRow is one weir_receipt_tiered.
 type receiptRow struct{ *Receipt }
 
 // learnRows teaches a new connection the types of the database.
 func learnRows(ctx context.Context, conn *pgx.Conn) error {
-	const row, rows = "weir_receipt_money", "_weir_receipt_money"
+	const row, rows = "weir_receipt_tiered", "_weir_receipt_tiered"
 	if _, known := conn.TypeMap().TypeForName(rows); known {
 		return nil
 	}
@@ -56,7 +56,7 @@ func rowsOf(batch []*settlement) (rows receiptRows, effects int) {
 // IsNull is part of pgtype.CompositeIndexGetter.
 func (r receiptRow) IsNull() bool { return false }
 
-// Index is the column at i, in the order of weir_receipt_money.
+// Index is the column at i, in the order of weir_receipt_tiered.
 func (r receiptRow) Index(i int) any {
 	switch i {
 	case 0:
@@ -117,7 +117,13 @@ func (r receiptRow) Index(i int) any {
 		return string(cmp.Or(r.Mode, ModeOff))
 	case 28:
 		return cmp.Or(r.SettledBy, ByGateway)
-	default:
+	case 29:
 		return r.Chunks
+	case 30:
+		host, _ := r.CachedTiers.columns()
+		return host
+	default:
+		_, storage := r.CachedTiers.columns()
+		return storage
 	}
 }

@@ -103,7 +103,7 @@ func BenchmarkSettleMoney(b *testing.B) {
 
 func newSQLSettle(b *testing.B, conn *pgx.Conn, before bool) func([]*settlement) {
 	b.Helper()
-	sql, row := settleSQL, "weir_receipt_money"
+	sql, row := settleSQL, "weir_receipt_tiered"
 	if before {
 		sql, row = `SELECT weir_settle($1), 0`, "weir_receipt"
 	}

@@ -120,6 +120,7 @@ func TestEveryFieldOfAReceiptIsStored(t *testing.T) {
 	db := pgtest.New(t)
 	s := testSettler(t, db.Worker, nil, SettleConfig{})
 	want := testReceipt("req_1")
+	want.CachedTiers = &CacheTiers{Host: 12, Storage: 5}
 	if err := s.Settle(t.Context(), want, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -138,6 +139,25 @@ func TestEveryFieldOfAReceiptIsStored(t *testing.T) {
 			t.Errorf("settled_at is %v ago", age)
 		}
 	})
+}
+
+func TestTiersThatNobodyToldAreUnknownAndNotZero(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := testSettler(t, db.Worker, nil, SettleConfig{})
+	told := testReceipt("req_told")
+	told.CachedTiers = &CacheTiers{}
+	for _, r := range []Receipt{told, testReceipt("req_untold")} {
+		if err := s.Settle(t.Context(), r, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := count(t, db, "request_id = 'req_told' AND cached_host = 0 AND cached_storage = 0"); n != 1 {
+		t.Errorf("%d receipts with tiers of zero, want 1", n)
+	}
+	if n := count(t, db, "request_id = 'req_untold' AND cached_host IS NULL AND cached_storage IS NULL"); n != 1 {
+		t.Errorf("%d receipts without tiers, want 1", n)
+	}
 }
 
 func TestACallersTextNeverKeepsAReceiptFromBeingStored(t *testing.T) {
@@ -170,6 +190,9 @@ func TestAnImpossibleReceiptIsRefusedAtOnce(t *testing.T) {
 		{"broken UTF-8", func(r *Receipt) { r.Pool = "\xff" }},
 		{"endless text", func(r *Receipt) { r.Endpoint = strings.Repeat("x", 513) }},
 		{"negative usage", func(r *Receipt) { r.Usage.Output = -1 }},
+		{"negative tier", func(r *Receipt) { r.CachedTiers = &CacheTiers{Host: -1} }},
+		{"tiers that hold more than was cached", func(r *Receipt) { r.CachedTiers = &CacheTiers{Host: 11, Storage: 10} }},
+		{"tiers whose sum overflows", func(r *Receipt) { r.CachedTiers = &CacheTiers{Host: 1 << 62, Storage: 1 << 62} }},
 		{"negative cost", func(r *Receipt) { r.CostNano = -1 }},
 		{"negative time", func(r *Receipt) { r.TTFT = -1 }},
 		{"negative attempts", func(r *Receipt) { r.Attempts = -1 }},

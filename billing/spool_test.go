@@ -1,6 +1,7 @@
 package billing
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -52,6 +53,7 @@ func TestASpoolGivesBackWhatWasPutInto(t *testing.T) {
 	s := testSpool(t, t.TempDir(), 0)
 	want := testReceipt("req_1")
 	want.ClientRequestID = "<\"é\n>"
+	want.CachedTiers = &CacheTiers{Host: 3, Storage: 4}
 	if err := s.Append([]Receipt{want}); err != nil {
 		t.Fatal(err)
 	}
@@ -314,4 +316,29 @@ func TestAnyDamageToASegmentOnlyLosesReceipts(t *testing.T) {
 			last = i
 		}
 	})
+}
+
+func TestARecordFromBeforeTiersIsRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := testSpool(t, dir, 0)
+	appendAll(t, s, "req_old")
+	path := onlySegment(t, dir)
+	written, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const old = `"usage":{"input_uncached":10,"input_cached":20,"output":30,"reasoning":40}`
+	if !bytes.Contains(written, []byte(old)) {
+		t.Fatalf("a receipt without tiers is no longer written as before: %s", written)
+	}
+	_, err = s.Replay(t.Context(), 1, func(_ context.Context, got []Receipt) error {
+		if len(got) != 1 || got[0].CachedTiers != nil {
+			t.Errorf("got %+v", got)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }

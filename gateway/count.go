@@ -150,7 +150,7 @@ func (x *exchange) ask(ctx context.Context, to *destination, body []byte) (gjson
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		return gjson.Result{}, &Error{Cause: NotCounted, Param: "model", Err: e}
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
-		if to.engine == "sglang" { // those that tokenize plain prompts alone say that one is missing
+		if to.engine == sglang { // those that tokenize plain prompts alone say that one is missing
 			return gjson.Result{}, &Error{Cause: NotCounted, Param: "model", Err: e}
 		}
 	}

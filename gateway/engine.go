@@ -122,6 +122,9 @@ func engineBody(c *Call, m *catalogue.Model, p *catalogue.Pool, salt string) []b
 	default:
 		b = append(b, `,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`...)
 	}
+	if c.Operation.asksTiers() && p.RunsOn(sglang) {
+		b = append(b, askTiers...)
+	}
 	if len(c.Fields) > 0 {
 		b = append(append(b, ','), c.Fields...)
 	}

@@ -137,6 +137,9 @@ func (g *Gateway) targets(p *catalogue.Pool) []scheduler.Target {
 // keep tenants apart, without what came from its cache.
 func (x *exchange) tellable(r billing.Receipt) billing.Receipt {
 	r.Usage = x.billed(r.Usage)
+	if x.hideCache {
+		r.CachedTiers = nil
+	}
 	return r
 }
 

@@ -27,7 +27,7 @@ func withPriority(body []byte, engine string, priority int) []byte {
 	switch engine {
 	case "vllm", "sim":
 		priority = -priority
-	case "sglang":
+	case sglang:
 	default:
 		return body // knows no priorities
 	}

@@ -136,6 +136,7 @@ func (r *rewriter) document(out, p []byte) ([]byte, *Error) {
 	if u := usageMember(p); u.found() && p[u.value] == '{' {
 		r.meter.saw(p[u.value:u.end])
 	}
+	r.meter.noteTiers(p)
 	p = r.edit(p, usageTimed)
 	return r.edits.apply(out, p), nil
 }

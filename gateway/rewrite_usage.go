@@ -23,7 +23,11 @@ const (
 // of it the caller sees.
 func (r *rewriter) noteUsage(p []byte) usageShown {
 	u := usageMember(p)
+	extended := r.meter.noteTiers(p)
 	if !u.found() {
+		if extended && bytes.Contains(p, []byte(choicesNone)) {
+			return usageDropsChunk // it tells us something, and callers nothing
+		}
 		return usageStays
 	}
 	counted := p[u.value] == '{'

@@ -169,6 +169,7 @@ func (x *exchange) receipt(cause Cause) billing.Receipt {
 	}
 	if x.attempts > 0 && cause.Effect().Billable {
 		r.Usage, r.UsageSource = x.meter.usage(cause == Success)
+		r.CachedTiers = x.meter.cachedTiers(r.Usage, r.UsageSource)
 	}
 	if x.priced {
 		r.PriceVersion = x.price.Version

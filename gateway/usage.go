@@ -15,6 +15,8 @@ type meter struct {
 	prompt int64  // estimate of the prompt's tokens
 	output int64  // events with output; engines send about one token in each
 
+	tiers tierCount // of what came from the cache
+
 	cut bool // the last count is not the engine's final one
 
 	read  bool // raw has been read, to the two below
@@ -26,7 +28,7 @@ type meter struct {
 func (m *meter) saw(raw []byte) { m.raw, m.read = append(m.raw[:0], raw...), false }
 
 // reset forgets an attempt: the delivered one alone counts.
-func (m *meter) reset() { m.raw, m.read, m.output = m.raw[:0], false, 0 }
+func (m *meter) reset() { m.raw, m.tiers, m.read, m.output = m.raw[:0], tierCount{}, false, 0 }
 
 // usage returns what was used. Complete says that the engine came to its end,
 // so that its last count is its final one. A running count is per choice at

@@ -205,10 +205,16 @@ func (j *job) endStream(s *stream) error {
 	if j.voice != nil {
 		return j.voice.end(s, j)
 	}
+	head := j.choices[0].head
+	empty := append(bytes.Clone(head[:len(head)-len(`{"index":0,`)]), ']')
+	if x := j.ext(); x != nil {
+		doc, _ := json.Marshal(x) // numbers only: it can't fail
+		if err := s.event(append(append(append(bytes.Clone(empty), `,"sglext":`...), doc...), '}')); err != nil {
+			return err
+		}
+	}
 	if j.includeUsage && !s.fault.usageWithChoices {
-		head := j.choices[0].head
-		b := bytes.Clone(head[:len(head)-len(`{"index":0,`)])
-		if err := s.event(j.withUsage(append(b, ']'), j.usage())); err != nil {
+		if err := s.event(j.withUsage(empty, j.usage())); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ type document struct {
 	Fingerprint string `json:"system_fingerprint"`
 	Choices     []any  `json:"choices"`
 	Usage       usage  `json:"usage"`
+	Ext         *ext   `json:"sglext,omitempty"`
 }
 
 type chatChoice struct {
@@ -52,7 +53,7 @@ type textChoice struct {
 func (j *job) document() document {
 	d := document{
 		ID: j.id, Object: "chat.completion", Created: j.created, Model: j.model,
-		Fingerprint: fingerprint, Usage: j.usage(),
+		Fingerprint: fingerprint, Usage: j.usage(), Ext: j.ext(),
 	}
 	if !j.chat {
 		d.Object = "text_completion"

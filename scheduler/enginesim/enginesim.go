@@ -66,7 +66,7 @@ type Config struct {
 	EmbeddingDims  int            // default 256
 	Reasoning      bool           // think before each answer, not only when asked to
 	ReasoningField ReasoningField // default FieldReasoning
-	MetricNames    MetricNames    // whose names its metrics have. Default VLLM
+	MetricNames    MetricNames    // whose names its metrics have; with SGLang it tells cached tokens by tier as that does. Default VLLM
 	Priorities     Priorities     // what it makes of the priority of requests. Default: it refuses them
 	Version        string         // that /version tells. Default "0.0.0-sim"
 	KVEvents       bool           // keep what happens in the cache, for Publish

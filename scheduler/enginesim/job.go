@@ -53,6 +53,8 @@ type job struct {
 	logprobs                              int // alternatives of each token; negative: no logprobs
 	field                                 ReasoningField
 	hideReasoning, hideCached             bool
+	tellTiers                             bool // as SGLang does, where it is asked to
+	storage                               bool // there is a third tier
 }
 
 // newJob makes what chat and completions have in common.
@@ -61,7 +63,8 @@ func (e *Engine) newJob(c *call, s *sampling, kind string) *job {
 		id: answerID(kind, c.r), model: s.Model, created: time.Now().Unix(),
 		wake: make(chan struct{}, 1), stream: s.Stream, logprobs: -1, field: e.cfg.ReasoningField,
 		hideCached: c.fault.quirk.hideCached,
-		machine:    c.rank, fetched: c.fetched, offers: s.KVTransfer != nil && s.KVTransfer.DoRemoteDecode,
+		tellTiers:  s.CachedDetails && e.cfg.MetricNames == SGLang, storage: e.cfg.StorageBlocks > 0,
+		machine: c.rank, fetched: c.fetched, offers: s.KVTransfer != nil && s.KVTransfer.DoRemoteDecode,
 	}
 	if j.model == "" {
 		j.model = e.cfg.Models[0]

@@ -29,7 +29,8 @@ type sequence struct {
 
 	made  atomic.Int64
 	over  atomic.Bool
-	first int // cached tokens found when it was first admitted; fixed once a token was made
+	first int   // cached tokens found when it was first admitted; fixed once a token was made
+	lower lying // what of them was loaded from lower tiers
 
 	computed int // tokens whose KV is there
 	chunk    int // tokens of the step under way

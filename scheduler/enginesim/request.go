@@ -126,6 +126,7 @@ type sampling struct {
 	Priority            int       `json:"priority"`
 	Stream              bool      `json:"stream"`
 	KVTransfer          *transfer `json:"kv_transfer_params"`
+	CachedDetails       bool      `json:"return_cached_tokens_details"`
 	StreamOptions       *struct {
 		IncludeUsage    bool `json:"include_usage"`
 		ContinuousUsage bool `json:"continuous_usage_stats"`

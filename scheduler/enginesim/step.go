@@ -105,7 +105,7 @@ func (m *machine) admit() {
 			return
 		}
 		s.blocks, s.private = got, need
-		for range loaded {
+		for range loaded.blocks() {
 			m.publish(s)
 		}
 		if takes > 0 && !m.cfg.ZeroLatency {
@@ -114,7 +114,7 @@ func (m *machine) admit() {
 		s.computed = len(s.blocks) * blockSize
 		if !s.admitted {
 			s.admitted = true
-			s.first = s.computed
+			s.first, s.lower = s.computed, loaded
 			if s.fetched != nil { // all but the last token, as for a prompt that is known
 				s.computed, s.first = max(s.computed, known-1), s.fetched.cached
 			}

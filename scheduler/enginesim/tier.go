@@ -61,9 +61,14 @@ func (c *kvCache) spill(i int, hash uint64) {
 	}
 }
 
+// lying counts blocks that lie in lower tiers.
+type lying struct{ host, storage int }
+
+func (l lying) blocks() int { return l.host + l.storage }
+
 // below is how many of the first blocks lie in lower tiers, and how long it
 // takes to load them.
-func (c *kvCache) below(hashes []uint64) (n int, takes time.Duration) {
+func (c *kvCache) below(hashes []uint64) (n lying, takes time.Duration) {
 	for _, h := range hashes {
 		found := false
 		for _, t := range c.lower {
@@ -71,13 +76,17 @@ func (c *kvCache) below(hashes []uint64) (n int, takes time.Duration) {
 				t.order.MoveToBack(at)
 				takes += blockSize * t.load
 				found = true
+				if t.medium == mediumHost {
+					n.host++
+				} else {
+					n.storage++
+				}
 				break
 			}
 		}
 		if !found {
 			break
 		}
-		n++
 	}
 	return n, takes
 }
