@@ -51,8 +51,9 @@ func (s *server) cancel(ctx context.Context, name string, ask func(context.Conte
 		return Check{name, Unknown, "it is busy with other requests", "try again when it is idle"}
 	}
 	body, takes := s.long()
+	tooFast := Check{Name: name, Status: Unknown, Found: fmt.Sprintf("its longest answer takes %v: it is over before anybody can leave", takes.Round(time.Millisecond))}
 	if takes < cancelLeast {
-		return Check{Name: name, Status: Unknown, Found: fmt.Sprintf("its longest answer takes %v: it is over before anybody can leave", takes.Round(time.Millisecond))}
+		return tooFast
 	}
 	before, counts := s.generated(ctx)
 	asking, leave := context.WithCancel(ctx)
@@ -65,6 +66,11 @@ func (s *server) cancel(ctx context.Context, name string, ask func(context.Conte
 	defer func() { <-left }()
 	defer leave()
 	if _, ok := s.until(ctx, min(startLimit, takes), busy); !ok {
+		select {
+		case <-left:
+			return tooFast
+		default:
+		}
 		return Check{name, Unknown, "its load never showed the request", "see the check of its metrics"}
 	}
 	leave()
