@@ -261,12 +261,13 @@ func TestABackendKilledAtAnyMomentLosesNothing(t *testing.T) {
 	exec(t, db, effectTable)
 	s := testSettler(t, db.Worker, testSpool(t, t.TempDir(), 0), SettleConfig{Retry: 10 * time.Millisecond})
 	background(t, s)
-	const callers, each = 20, 40
-	var done atomic.Int64
+	// Callers go on until enough backends were killed under them.
+	const callers, each, atMost, enough = 20, 40, 4000, 10
+	var stored, effectful, kills atomic.Int64
 	var wg sync.WaitGroup
 	for c := range callers {
 		wg.Go(func() {
-			for i := range each {
+			for i := 0; i < each || i < atMost && kills.Load() < enough && !t.Failed(); i++ {
 				id := fmt.Sprintf("req_%d_%d", c, i)
 				var effect func(*pgx.Batch)
 				if c%2 == 0 {
@@ -279,17 +280,26 @@ func TestABackendKilledAtAnyMomentLosesNothing(t *testing.T) {
 					}
 					return err == nil
 				})
-				done.Add(1)
+				stored.Add(1)
+				if effect != nil {
+					effectful.Add(1)
+				}
 			}
 		})
 	}
 	admin := db.Admin(t)
-	kills := 0
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for kills < 40 && done.Load() < callers*each && !t.Failed() {
-		<-tick.C
-		var n int
+	ended := make(chan struct{})
+	go func() { wg.Wait(); close(ended) }()
+	for running := true; running && kills.Load() < 4*enough; {
+		select {
+		case <-ended:
+			running = false
+			continue
+		case <-tick.C:
+		}
+		var n int64
 		err := admin.QueryRow(t.Context(), `
 			SELECT count(pg_terminate_backend(pid))
 			FROM pg_stat_activity
@@ -297,24 +307,24 @@ func TestABackendKilledAtAnyMomentLosesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		kills += n
+		kills.Add(n)
 	}
-	wg.Wait()
+	<-ended
 	eventually(t, "the spool is replayed", func() bool { return s.Spooled() == 0 })
-	if n := count(t, db, "true"); n != callers*each {
-		t.Errorf("%d receipts, want %d", n, callers*each)
+	if n := count(t, db, "true"); int64(n) != stored.Load() {
+		t.Errorf("%d receipts, want %d", n, stored.Load())
 	}
-	var twice, effects int
+	var twice, effects int64
 	err := admin.QueryRow(t.Context(), `
 		SELECT count(*) FILTER (WHERE n > 1), count(*)
 		FROM (SELECT count(*) AS n FROM effects GROUP BY request_id) AS e`).Scan(&twice, &effects)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if twice != 0 || effects != callers*each/2 {
-		t.Errorf("%d effects were applied twice, %d at all, want 0 and %d", twice, effects, callers*each/2)
+	if twice != 0 || effects != effectful.Load() {
+		t.Errorf("%d effects were applied twice, %d at all, want 0 and %d", twice, effects, effectful.Load())
 	}
-	if kills == 0 {
+	if kills.Load() == 0 {
 		t.Error("no backend was killed: nothing is proven")
 	}
 }
