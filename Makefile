@@ -115,7 +115,7 @@ bench-responses: build ## measure a turn of a chain beside the Chat request that
 bench-scheduling: build ## measure the scheduler in virtual time, agents through the gateway, and bands at a real model that is installed; writes docs/scheduling.md (TRACES=folder)
 	go run ./bench/replay -o docs/scheduling.md -traces $(or $(TRACES),../shared/traces)
 	go run ./bench/replay -rollouts -o docs/scheduling.md
-	go run ./bench/replay -caches -requests 3000 -o docs/scheduling.md -traces $(or $(TRACES),../shared/traces)
+	go run ./bench/replay -caches -o docs/scheduling.md -traces $(or $(TRACES),../shared/traces)
 	go run ./bench -weir .bin/weir -agents 3000 -o docs/scheduling.md
 	go run ./bench -weir .bin/weir -isolation-real .cache/realmodel -o docs/scheduling.md
 
