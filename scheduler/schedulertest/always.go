@@ -34,12 +34,12 @@ func oneLease(t *trial) {
 
 func endTwice(t *trial) {
 	running := t.occupy()
-	waiting := t.sendAll(2, "f", 0)
-	for range 3 {
+	waiting := t.sendAll(4, "f", 0)
+	for range 4 {
 		running[0].complete()
 	}
 	running[0].Observe(scheduler.Progress{Kind: scheduler.FirstToken})
-	t.expect(2, 1)
+	t.expect(2, 3)
 	running[1].complete()
 	for _, c := range waiting {
 		t.granted(c).complete()
@@ -110,8 +110,14 @@ func strictBands(t *trial) {
 	running[0].complete()
 	got := t.order(calls)
 	want := []string{"high/002", "high/004", "middle/000", "middle/003", "low/001", "low/005"}
-	if !slices.Equal(got, want) {
-		t.Errorf("order is %v, want %v", got, want)
+	if slices.Equal(got, want) {
+		return
+	}
+	for at, id := range want {
+		// Two that were placed at once may be told in either order.
+		if moved := slices.Index(got, id) - at; !t.h.Overshoots || moved < -1 || moved > 1 {
+			t.Fatalf("order is %v, want %v", got, want)
+		}
 	}
 }
 

@@ -25,8 +25,8 @@ type Harness struct {
 	Slack time.Duration
 	// Can says what this scheduler does beyond what all must do.
 	Can Capabilities
-	// Overshoots excuses a scheduler that gives out a place too many for a while
-	// when an endpoint goes.
+	// Overshoots excuses a scheduler that counts a request only after it has
+	// placed it: now and then it gives out one place too many for a while.
 	Overshoots bool
 }
 
