@@ -230,7 +230,10 @@ func isFault(err error) bool {
 // isn't: the callers have waited long enough.
 func worthRetrying(err error) bool {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return strings.HasPrefix(pgErr.Code, "40") || pgErr.Code == "57P01" // deadlock; backend was told to go
+		// A row was on its way to the default partition when its own was made: that
+		// check alone has no name.
+		moved := pgErr.Code == "23514" && pgErr.ConstraintName == ""
+		return moved || strings.HasPrefix(pgErr.Code, "40") || pgErr.Code == "57P01" // deadlock; backend was told to go
 	}
 	return !errors.Is(err, context.DeadlineExceeded)
 }

@@ -41,7 +41,7 @@ func (p *proxy) outcome(o scheduler.Outcome) {
 
 func TestAGatewaysFactsReportsAndOutcomeCount(t *testing.T) {
 	t.Parallel()
-	s, w := watched(t, epp.Config{})
+	s, w := watched(t)
 	p := s.open(t, extproc.GatewayKey, "1")
 	before := time.Now()
 	p.chat("r.2", append(pairsOf(facts()), extproc.FairnessID, "flow")...)
@@ -131,7 +131,7 @@ func TestAGatewaysRequestThatComesAgainTakesThePlaceOfTheLostOne(t *testing.T) {
 // Who calls a proxy may send it any header.
 func TestFactsOfWhoIsNoGatewayAreNoFacts(t *testing.T) {
 	t.Parallel()
-	s, w := watched(t, epp.Config{})
+	s, w := watched(t)
 	p := s.open(t)
 	p.chat("r", append(pairsOf(facts()), extproc.FairnessID, "flow")...)
 	p.routed()
@@ -160,7 +160,7 @@ func TestAGatewayThatBreaksTheFormIsTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, _ := watched(t, epp.Config{})
+			s, _ := watched(t)
 			p := s.open(t, extproc.GatewayKey, "1")
 			do(p)
 			if err := p.end(); status.Code(err) != codes.InvalidArgument {

@@ -342,14 +342,14 @@ func (w *witness) first(t *testing.T) (scheduler.Request, scheduler.Outcome) {
 }
 
 // watched serves a pool of one place and notes what it is asked.
-func watched(t *testing.T, cfg epp.Config) (*served, *witness) {
+func watched(t *testing.T) (*served, *witness) {
 	t.Helper()
 	s := &served{pool: scheduler.New(scheduler.Config{}, nil), done: make(chan struct{})}
 	t.Cleanup(s.pool.Close)
 	endpoints := []scheduler.Endpoint{{ID: "e", URL: "http://10.0.0.1:8000", MaxConcurrency: 1}, {ID: "f", URL: "https://model.test", MaxConcurrency: 1}}
 	s.pool.SetEndpoints(endpoints)
 	w := &witness{Scheduler: s.pool}
-	s.with(t, onePool{w, endpoints}, cfg)
+	s.with(t, onePool{w, endpoints}, epp.Config{})
 	s.pool.SetHealth("e", scheduler.Healthy)
 	s.pool.SetHealth("f", scheduler.Healthy)
 	return s, w

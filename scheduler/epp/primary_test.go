@@ -80,7 +80,7 @@ func TestWhoIsNoLongerPrimarySendsWhatWaitsAway(t *testing.T) {
 // The lease may end in the very instant in which an endpoint is found.
 func TestAnEndpointThatComesTooLateIsGivenBack(t *testing.T) {
 	t.Parallel()
-	s, w := watched(t, epp.Config{})
+	s, w := watched(t)
 	w.then = func() { s.primary.Store(false) }
 	p := s.open(t)
 	p.chat("r")

@@ -14,7 +14,7 @@ import (
 
 func TestAProxysExchangeRunsAsWithAnEndpointPicker(t *testing.T) {
 	t.Parallel()
-	s, w := watched(t, epp.Config{})
+	s, w := watched(t)
 	p := s.open(t)
 	body := `{"model":"m","stream":true,"max_tokens":50,"messages":["` + strings.Repeat("x", 200_000) + `"]}`
 	p.request(body, 30_000,
@@ -73,7 +73,7 @@ func TestHowAnAnswerEndsIsToldByItsStatus(t *testing.T) {
 	} {
 		t.Run("status "+status, func(t *testing.T) {
 			t.Parallel()
-			s, w := watched(t, epp.Config{})
+			s, w := watched(t)
 			p := s.open(t)
 			p.chat("r")
 			p.routed()
@@ -99,7 +99,7 @@ func TestEveryWayToLeaveEndsTheLease(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, w := watched(t, epp.Config{})
+			s, w := watched(t)
 			p := s.open(t)
 			p.chat("r")
 			p.routed()
@@ -221,7 +221,7 @@ func TestASubsetIsKept(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s, _ := watched(t, epp.Config{})
+			s, _ := watched(t)
 			p := s.open(t)
 			p.begin(hint(c.hint...), "x-request-id", "r")
 			for piece, last := range extproc.Chunks([]byte(`{}`), 1) {
@@ -249,7 +249,7 @@ func TestASubsetIsKept(t *testing.T) {
 
 func TestARequestWithoutABodyIsPlacedToo(t *testing.T) {
 	t.Parallel()
-	s, w := watched(t, epp.Config{})
+	s, w := watched(t)
 	p := s.open(t)
 	p.send(bare())
 	m := p.recv()
